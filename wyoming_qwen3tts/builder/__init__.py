@@ -1,0 +1,1 @@
+"""Writes bundles from official checkpoints; the only importer of onnx."""

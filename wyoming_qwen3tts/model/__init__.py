@@ -1,0 +1,1 @@
+"""Typed doors to the ONNX graphs; the only importer of onnxruntime."""

@@ -1,0 +1,135 @@
+"""The talker's key/value cache: one preallocated block per layer, one row per lane.
+
+Layout: ``keys[layer]`` and ``values[layer]`` are (B, H, capacity, K). Positions below
+``lengths[lane]`` are valid. Rows are contiguous, so a single lane can be handed to onnxruntime as a
+view, and the first n lanes as one batch; graphs write new positions in place.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wyoming_qwen3tts.arrays import AnyArray, Int32Array
+from wyoming_qwen3tts.errors import RequestError
+
+# The block grows in steps of this many positions, so that growing is rare and waste is bounded.
+GROWTH_POSITIONS = 256
+
+
+@dataclass(frozen=True)
+class CacheSnapshot:
+    """A copy of one lane's first positions: (H, length, K) per layer."""
+
+    keys: tuple[AnyArray, ...]
+    values: tuple[AnyArray, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of positions in the snapshot."""
+        return int(self.keys[0].shape[1])
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the snapshot holds."""
+        return sum(array.nbytes for array in (*self.keys, *self.values))
+
+
+class KVCache:
+    """Keys and values of every lane."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_lanes: int,
+        num_heads: int,
+        head_size: int,
+        capacity: int,
+        max_positions: int,
+        dtype: type[np.generic] = np.float32,
+    ) -> None:
+        """Allocate ``num_lanes`` empty lanes of ``capacity`` positions, to grow to ``max_positions``."""
+        self._max_positions = max_positions
+        shape = (num_lanes, num_heads, min(_rounded(capacity), max_positions), head_size)
+        self.keys: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]
+        self.values: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]
+        self.lengths: Int32Array = np.zeros(num_lanes, np.int32)
+        self.generation = 0
+        """Raised whenever the blocks are replaced, so that bindings to them are renewed."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Number of lanes."""
+        return len(self.lengths)
+
+    @property
+    def capacity(self) -> int:
+        """Positions that every lane has room for now."""
+        return int(self.keys[0].shape[2])
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` positions in every lane.
+
+        Raises:
+            RequestError: The model has not that many positions.
+        """
+        if length <= self.capacity:
+            return
+        if length > self._max_positions:
+            raise RequestError(
+                f"The text needs more than the model's {self._max_positions} positions; "
+                "split it into shorter texts."
+            )
+        capacity = min(max(_rounded(length), 2 * self.capacity), self._max_positions)
+        self._replace_blocks(capacity)
+
+    def shrink(self, capacity: int) -> None:
+        """Give memory back: drop to ``capacity`` positions if every lane fits into it."""
+        capacity = _rounded(max(capacity, int(self.lengths.max(initial=0))))
+        if capacity < self.capacity:
+            self._replace_blocks(capacity)
+
+    def _replace_blocks(self, capacity: int) -> None:
+        used = int(self.lengths.max(initial=0))
+        for blocks in (self.keys, self.values):
+            for layer, block in enumerate(blocks):
+                lanes, heads, _, width = block.shape
+                larger = np.zeros((lanes, heads, capacity, width), block.dtype)
+                larger[:, :, :used] = block[:, :, :used]
+                blocks[layer] = larger
+        self.generation += 1
+
+    def rewind(self, lane: int, length: int) -> None:
+        """Forget every position of ``lane`` from ``length`` on."""
+        if not 0 <= length <= self.lengths[lane]:
+            raise ValueError(f"cannot rewind lane {lane} of {self.lengths[lane]} to {length}")
+        self.lengths[lane] = length
+
+    def move(self, source: int, target: int) -> None:
+        """Copy lane ``source`` over lane ``target`` and empty ``source``."""
+        if source == target:
+            return
+        used = int(self.lengths[source])
+        for block in (*self.keys, *self.values):
+            block[target, :, :used] = block[source, :, :used]
+        self.lengths[target] = used
+        self.lengths[source] = 0
+
+    def snapshot(self, lane: int, length: int) -> CacheSnapshot:
+        """Copy the first ``length`` positions of ``lane``."""
+        return CacheSnapshot(
+            tuple(block[lane, :, :length].copy() for block in self.keys),
+            tuple(block[lane, :, :length].copy() for block in self.values),
+        )
+
+    def restore(self, lane: int, snapshot: CacheSnapshot, length: int) -> None:
+        """Make the snapshot's first ``length`` positions the whole content of ``lane``."""
+        self.reserve(length)
+        for blocks, saved in ((self.keys, snapshot.keys), (self.values, snapshot.values)):
+            for block, array in zip(blocks, saved, strict=True):
+                block[lane, :, :length] = array[:, :length]
+        self.lengths[lane] = length
+
+
+def _rounded(length: int) -> int:
+    return -(-length // GROWTH_POSITIONS) * GROWTH_POSITIONS

@@ -1,0 +1,1 @@
+"""Speaks Wyoming; knows no model."""

@@ -1,0 +1,57 @@
+"""The one door through which the protocol sees synthesis.
+
+``server`` implements :class:`SpeechSource`; tests of this package use a fake.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wyoming_qwen3tts.audio import AudioChunk
+
+
+@dataclass(frozen=True)
+class VoiceInfo:
+    """A voice as clients see it."""
+
+    name: str
+    """Unique id that clients send back."""
+    description: str
+    languages: tuple[str, ...]
+    """Plain two-letter codes."""
+    speakers: tuple[str, ...] = ()
+    """Names of the styles that the voice offers."""
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """What a client asked for, before any of it was looked up."""
+
+    voice: str | None = None
+    language: str | None = None
+    """As the client spelt it: "de", "de-DE", "German"."""
+    speaker: str | None = None
+    """A style name, or an instruction in free words."""
+    context: dict[str, object] = field(default_factory=dict)
+    """The event's free-form context."""
+
+
+class SpeechSource(Protocol):
+    """Turns requests into audio."""
+
+    async def voices(self) -> Sequence[VoiceInfo]:
+        """Return the voices that can be asked for now; quick, also while synthesis runs."""
+
+    def stream(self, request: SpeechRequest, text: AsyncIterator[str]) -> AsyncIterator[AudioChunk]:
+        """Speak text that may still be arriving.
+
+        ``text`` yields pieces cut anywhere and ends when the text is complete. Closing the returned
+        iterator early cancels the synthesis within a frame. Text with nothing to say yields a short
+        silence, never nothing. All chunks have the same sample rate.
+
+        Raises:
+            RequestError: The request names a voice that does not exist, or asks for what it cannot do.
+            BusyError: Too many requests are waiting.
+            SynthesisError: The model failed.
+        """

@@ -1,0 +1,1 @@
+"""Composition: flags, files and threads."""

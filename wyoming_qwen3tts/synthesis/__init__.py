@@ -1,0 +1,1 @@
+"""Turns a text and a voice into audio."""
