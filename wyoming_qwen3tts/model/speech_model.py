@@ -31,7 +31,9 @@ class Talker(Protocol):
     def prefill(self, embeddings: Float32Array, cache: KVCache, lane: int) -> TalkerOutput:
         """Append ``embeddings`` (T, D) to one lane; the output has B = 1."""
 
-    def step(self, embeddings: Float32Array, cache: KVCache, advance: Sequence[bool]) -> TalkerOutput:
+    def step(
+        self, embeddings: Float32Array, cache: KVCache, advance: Sequence[bool]
+    ) -> TalkerOutput:
         """Append one position (B, D) to lanes 0 .. B-1.
 
         A lane whose ``advance`` is False takes part (it costs nothing) but stays at its length;
