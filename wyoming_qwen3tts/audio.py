@@ -31,7 +31,8 @@ class AudioChunk:
 def to_pcm16(samples: Float32Array) -> bytes:
     """Convert samples (S,) to little-endian 16-bit PCM with one constant gain."""
     scaled = np.rint(np.clip(samples, -1.0, 1.0) * 32767.0)
-    return scaled.astype("<i2").tobytes()
+    pcm: bytes = scaled.astype("<i2").tobytes()
+    return pcm
 
 
 def silence(duration_s: float, sample_rate_hz: int) -> AudioChunk:

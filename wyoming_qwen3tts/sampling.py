@@ -1,0 +1,101 @@
+"""From scores to a code: the official processors in their order, and one uniform per draw.
+
+A draw is the inverse of the cumulative distribution over codes sorted by probability, so one number
+in [0, 1) decides it, and 0 decides for the most probable code (greedy). The code predictor's graph
+samples in the same way, which keeps seeds and all sampling controls with the caller.
+
+Ported from: transformers ``generation/logits_process.py`` (order and formulas of the processors).
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+
+from wyoming_qwen3tts.arrays import Float32Array
+from wyoming_qwen3tts.errors import SynthesisError
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How a code is drawn from its scores."""
+
+    do_sample: bool = True
+    """False takes the most probable code (greedy); the repetition penalty still applies."""
+    temperature: float = 0.9
+    """Above 0; higher is livelier."""
+    top_k: int = 50
+    """Only the k best codes may be drawn; 0 keeps every code."""
+    top_p: float = 1.0
+    """Only the best codes that together reach this probability may be drawn; 1 keeps every code."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes codes that were drawn before less likely."""
+
+
+def process_logits(
+    logits: Float32Array,
+    drawn: AbstractSet[int],
+    options: SamplingOptions,
+    *,
+    banned: int | None = None,
+) -> Float32Array:
+    """Apply the official processors, in the official order, to scores (C,).
+
+    Args:
+        logits: Scores of every code.
+        drawn: Codes drawn so far, for the repetition penalty.
+        options: Sampling options; greedy stops after the penalty and the ban.
+        banned: A code that may not be drawn now (end of speech, at the start).
+
+    Returns:
+        Processed scores (C,); a code that may not be drawn has -inf.
+    """
+    scores = logits.astype(np.float32, copy=True)
+    if drawn and options.repetition_penalty != 1.0:
+        seen = np.fromiter(drawn, np.int64, len(drawn))
+        values = scores[seen]
+        penalty = np.float32(options.repetition_penalty)
+        scores[seen] = np.where(values < 0, values * penalty, values / penalty)
+    if banned is not None:
+        scores[banned] = -np.inf
+    if not options.do_sample:
+        return scores
+    scores /= np.float32(options.temperature)
+    if 0 < options.top_k < len(scores):
+        kth_best = np.partition(scores, -options.top_k)[-options.top_k]
+        scores[scores < kth_best] = -np.inf
+    if options.top_p < 1.0:
+        order = np.argsort(scores, kind="stable")
+        below = np.cumsum(_softmax(scores[order]))
+        dropped = below <= 1.0 - options.top_p
+        dropped[-1] = False  # the best code always stays
+        scores[order[dropped]] = -np.inf
+    return scores
+
+
+def draw(scores: Float32Array, uniform: float) -> int:
+    """Draw a code from processed scores (C,) with one number in [0, 1).
+
+    Raises:
+        SynthesisError: The scores hold no finite number, or NaN: the model's numbers overflowed.
+    """
+    best = int(np.argmax(scores))
+    if not np.isfinite(scores[best]):
+        raise SynthesisError(
+            "The model's scores are not finite numbers; "
+            "rebuild the bundle, or use a higher precision such as fp32."
+        )
+    if uniform <= 0.0:
+        return best
+    (candidates,) = np.nonzero(np.isfinite(scores))
+    order = candidates[np.argsort(-scores[candidates], kind="stable")]
+    cumulative = np.cumsum(np.exp(scores[order] - scores[best]))
+    # "<", not "<=": rounding of uniform * total can then never reach past the last code.
+    index = int(np.searchsorted(cumulative, np.float32(uniform) * cumulative[-1], side="left"))
+    return int(order[min(index, len(order) - 1)])
+
+
+def _softmax(scores: Float32Array) -> Float32Array:
+    exponentials = np.exp(scores - scores.max())
+    result: Float32Array = exponentials / exponentials.sum()
+    return result

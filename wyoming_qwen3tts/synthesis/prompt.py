@@ -1,0 +1,208 @@
+"""The prompt: what the talker reads before the first frame, and the text it is fed later.
+
+Every vector of the prompt is a sum of a text embedding and a codec embedding (one of the two may be
+missing). The order is::
+
+    instruction (optional) | role | language tag, speaker | text, and the reference of an ICL voice
+
+Ported from: QwenLM/Qwen3-TTS qwen_tts/core/models/modeling_qwen3_tts.py,
+``Qwen3TTSForConditionalGeneration.generate`` and ``generate_icl_prompt``.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.errors import BundleError, RequestError
+from wyoming_qwen3tts.model.facts import ModelFacts
+from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.synthesis.options import SynthesisOptions, TextLayout
+from wyoming_qwen3tts.synthesis.voice import (
+    DesignedVoice,
+    IclVoice,
+    PresetSpeaker,
+    Voice,
+    XVectorVoice,
+)
+
+_ROLE = "<|im_start|>assistant\n"
+_NUM_ROLE_TOKENS = 3
+_INSTRUCTION = "<|im_start|>user\n{}<|im_end|>\n"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the talker starts from."""
+
+    embeddings: Float32Array
+    """(T, D): the prefill."""
+    trailing: Float32Array
+    """(N, D): text embeddings still to be added, one per frame; text pad follows for ever."""
+    text_pad: Float32Array
+    """(D,): what is added when the text has ended."""
+    num_reusable: int
+    """The first positions that depend on voice and options only, not on the text."""
+    reference_codes: Int64Array | None
+    """(F, G): frames that the codec has to hear first (ICL)."""
+
+
+class PromptBuilder:
+    """Builds prompts for one model."""
+
+    def __init__(self, model: SpeechModel) -> None:
+        """Look up what every prompt of the model shares.
+
+        Raises:
+            BundleError: The tokenizer does not know the prompt's template.
+        """
+        self._facts = model.facts
+        self._embeddings = model.embeddings
+        self._tokenizer = model.tokenizer
+        ids = model.facts.text_ids
+        role = self._tokenizer.encode_template(_ROLE)
+        if role[:2] != [ids.im_start, ids.assistant] or len(role) != _NUM_ROLE_TOKENS:
+            raise BundleError(
+                f"The tokenizer of {model.name} reads the prompt's template as {role}; "
+                "its files do not belong to the model. Build or fetch the bundle again."
+            )
+        self._role = self._embeddings.text(role)  # (3, D)
+        specials = self._embeddings.text([ids.tts_bos, ids.tts_eos, ids.tts_pad])
+        self._tts_bos, self._tts_eos, self._tts_pad = specials[:, None]  # (1, D) each
+        codec = self._facts.codec_ids
+        pad_and_bos = self._embeddings.codec([codec.pad, codec.bos])
+        self._codec_pad, self._codec_bos = pad_and_bos[:, None]  # (1, D) each
+
+    def build(self, text: str, voice: Voice, options: SynthesisOptions) -> Prompt:
+        """Build the prompt of one utterance.
+
+        Raises:
+            RequestError: The language is unknown to the model.
+        """
+        body = self._tokenizer.encode(text.strip())
+        prefix = self._prefix(voice, options)
+        layout = options.layout or default_layout(voice)
+        if isinstance(voice, IclVoice):
+            tail, trailing, num_shared = self._icl_tail(body, voice, layout)
+            codes: Int64Array | None = voice.reference_codes
+        else:
+            tail, trailing = self._text_tail(body, layout)
+            num_shared, codes = 0, None
+        return Prompt(
+            embeddings=np.concatenate([prefix, tail]),
+            trailing=trailing,
+            text_pad=self._tts_pad[0],
+            num_reusable=len(prefix) + num_shared,
+            reference_codes=codes,
+        )
+
+    def _prefix(self, voice: Voice, options: SynthesisOptions) -> Float32Array:
+        """Return (T, D): instruction, role, language tag and speaker."""
+        announced = [self._embeddings.codec(self._language_tag(voice, options.language))]
+        speaker = self._speaker(voice)
+        if speaker is not None:
+            announced.append(speaker)
+        # The last codec vector (codec bos) belongs to the tail: the first frame follows it.
+        codec = np.concatenate([*announced, self._codec_pad])  # (n - 1, D)
+        pads = np.repeat(self._tts_pad, len(codec) - 1, axis=0)
+        parts = [self._role, np.concatenate([pads, self._tts_bos]) + codec]
+        instruction = self._instruction(voice, options)
+        if instruction:
+            ids = self._template_around(_INSTRUCTION, instruction)
+            parts.insert(0, self._embeddings.text(ids))
+        return np.concatenate(parts)
+
+    def _language_tag(self, voice: Voice, language: str | None) -> list[int]:
+        codec = self._facts.codec_ids
+        language_id = language_tag_id(self._facts, voice, language)
+        if language_id is None:
+            return [codec.nothink, codec.think_bos, codec.think_eos]
+        return [codec.think, codec.think_bos, language_id, codec.think_eos]
+
+    def _speaker(self, voice: Voice) -> Float32Array | None:
+        match voice:
+            case PresetSpeaker(name=name):
+                return self._embeddings.codec([self._facts.speakers[name.lower()]])
+            case XVectorVoice(x_vector=x_vector) | IclVoice(x_vector=x_vector):
+                return x_vector[None].astype(np.float32)
+            case DesignedVoice():
+                return None
+
+    def _instruction(self, voice: Voice, options: SynthesisOptions) -> str | None:
+        if isinstance(voice, DesignedVoice):
+            return voice.description.strip()
+        if options.instruction and self._facts.follows_instructions:
+            return options.instruction.strip()
+        return None
+
+    def _template_around(self, template: str, text: str) -> list[int]:
+        """Tokenise a template of ours around a user's text, which can inject no special token."""
+        before, after = template.split("{}")
+        template_ids = self._tokenizer.encode_template
+        return [*template_ids(before), *self._tokenizer.encode(text), *template_ids(after)]
+
+    def _text_tail(self, body: list[int], layout: TextLayout) -> tuple[Float32Array, Float32Array]:
+        """Return the tail (T, D) and the trailing text (N, D) of a voice without reference."""
+        if layout is TextLayout.NON_STREAMING:
+            text = np.concatenate([self._text(body), self._tts_eos])
+            tail = np.concatenate([text + self._codec_pad, self._tts_pad + self._codec_bos])
+            return tail, self._no_text()
+        # The official code feeds the token behind the role first: for an empty text that is im_end.
+        first, rest = (body[:1], body[1:]) if body else ([self._facts.text_ids.im_end], [])
+        tail = self._text(first) + self._codec_bos
+        if not body:
+            return tail, self._tts_eos
+        return tail, np.concatenate([self._text(rest), self._tts_eos])
+
+    def _icl_tail(
+        self, body: list[int], voice: IclVoice, layout: TextLayout
+    ) -> tuple[Float32Array, Float32Array, int]:
+        """Return tail (T, D), trailing text (N, D) and the number of reusable tail positions."""
+        reference = self._tokenizer.encode(voice.reference_text.strip())
+        text = np.concatenate([self._text([*reference, *body]), self._tts_eos])
+        frames = self._embeddings.frames(voice.reference_codes)
+        codec = np.concatenate([self._codec_bos, frames])
+        if layout is TextLayout.NON_STREAMING:
+            tail = np.concatenate([text + self._codec_pad, codec + self._tts_pad])
+            return tail, self._no_text(), len(reference)
+        num_shared = min(len(reference), len(codec))
+        if len(text) > len(codec):
+            return text[: len(codec)] + codec, text[len(codec) :], num_shared
+        pads = np.repeat(self._tts_pad, len(codec) - len(text), axis=0)
+        return np.concatenate([text, pads]) + codec, self._no_text(), num_shared
+
+    def _text(self, ids: list[int]) -> Float32Array:
+        return self._embeddings.text(ids) if ids else self._no_text()
+
+    def _no_text(self) -> Float32Array:
+        return np.zeros((0, self._facts.hidden_size), np.float32)
+
+
+def default_layout(voice: Voice) -> TextLayout:
+    """Return the official layout of a voice's kind: streaming for clones, else non-streaming."""
+    if isinstance(voice, XVectorVoice | IclVoice):
+        return TextLayout.STREAMING
+    return TextLayout.NON_STREAMING
+
+
+def language_tag_id(facts: ModelFacts, voice: Voice, language: str | None) -> int | None:
+    """Return the codec id that announces the language; None for auto.
+
+    A dialect speaker keeps its dialect when the language is Chinese or left open.
+
+    Raises:
+        RequestError: The model does not speak the language.
+    """
+    name = (language or "auto").lower()
+    if isinstance(voice, PresetSpeaker) and name in ("auto", "chinese"):
+        dialect = facts.dialects.get(voice.name.lower())
+        if dialect:
+            return facts.languages[dialect]
+    if name == "auto":
+        return None
+    if name not in facts.spoken_languages:
+        raise RequestError(
+            f"Unknown language {name[:100]!r}: this model speaks "
+            f"{', '.join(facts.spoken_languages)}, or auto."
+        )
+    return facts.languages[name]

@@ -1,0 +1,201 @@
+"""THE MAIN PATH: a text and a voice -> prompt -> frames -> samples.
+
+Everything here is synchronous and runs in one thread. :meth:`Synthesizer.stream` speaks one
+utterance; :meth:`Synthesizer.submit` and :meth:`Synthesizer.step` run several side by side, which is
+nearly free: the lanes share every read of the weights.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from wyoming_qwen3tts.arrays import Int64Array
+from wyoming_qwen3tts.audio import AudioChunk
+from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
+from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
+from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane
+from wyoming_qwen3tts.synthesis.metrics import SynthesisTiming
+from wyoming_qwen3tts.synthesis.options import SynthesisRequest, check_options
+from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
+from wyoming_qwen3tts.synthesis.voice import check_voice
+
+
+class Speech:
+    """One utterance under way: what it asked for, what it gave so far, and how it ended."""
+
+    def __init__(self, request: SynthesisRequest, lane: Lane) -> None:
+        """Prepare an utterance that waits for a lane."""
+        self.request = request
+        self.lane = lane
+        self.timing = SynthesisTiming()
+        self.error: Qwen3TTSError | None = None
+        self.codec: CodecStream | None = None
+        """Set when the utterance gets its lane."""
+        self._audio: deque[AudioChunk] = deque()
+        self._frames: list[Int64Array] = []
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the utterance ended; None while it goes on, and after an error."""
+        return self.lane.finish_reason if self.timing.finished_s is not None else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no more audio will be made."""
+        return self.timing.finished_s is not None
+
+    @property
+    def codes(self) -> Int64Array:
+        """(F, G): the frames made so far."""
+        if not self._frames:
+            return np.zeros((0, 0), np.int64)
+        return np.stack(self._frames)
+
+    def take_audio(self) -> list[AudioChunk]:
+        """Return the chunks made since the last call."""
+        chunks = list(self._audio)
+        self._audio.clear()
+        return chunks
+
+    def add_frame(self, frame: Int64Array) -> None:
+        """Note a frame (G,) that the loop made."""
+        self._frames.append(frame)
+        self.timing.num_frames += 1
+
+    def add_audio(self, chunk: AudioChunk) -> None:
+        """Note a chunk that the codec made."""
+        if self.timing.first_audio_s is None:
+            self.timing.first_audio_s = time.perf_counter()
+        self.timing.num_samples += len(chunk.samples)
+        self._audio.append(chunk)
+
+    def finish(
+        self, reason: FinishReason | None = None, error: Qwen3TTSError | None = None
+    ) -> None:
+        """End the utterance."""
+        self.lane.finish_reason = reason or self.lane.finish_reason
+        self.error = error
+        self.timing.finished_s = time.perf_counter()
+
+
+class Synthesizer:
+    """Speaks with one model."""
+
+    def __init__(self, model: SpeechModel, *, max_lanes: int = 1) -> None:
+        """Prepare to run up to ``max_lanes`` utterances side by side."""
+        self.model = model
+        self._prompts = PromptBuilder(model)
+        self._loop = FrameLoop(model, max_lanes=max_lanes)
+        self._waiting: deque[Speech] = deque()
+        self._speaking: dict[Lane, Speech] = {}
+
+    def stream(self, request: SynthesisRequest) -> Iterator[AudioChunk]:
+        """Speak one utterance; closing the iterator early cancels it within a frame.
+
+        Raises:
+            RequestError: The model cannot do what is asked.
+            SynthesisError: The model failed.
+        """
+        yield from self.follow(self.submit(request))
+
+    def follow(self, speech: Speech) -> Iterator[AudioChunk]:
+        """Run the loop for a submitted utterance and yield its audio as it is made.
+
+        Raises:
+            SynthesisError: The model failed.
+        """
+        try:
+            while not speech.is_finished:
+                self.step()
+                yield from speech.take_audio()
+            if speech.error is not None:
+                raise speech.error
+        finally:
+            self.cancel(speech)
+
+    def submit(self, request: SynthesisRequest) -> Speech:
+        """Queue an utterance; :meth:`step` gives it a lane when one is free.
+
+        Raises:
+            RequestError: The model cannot do what is asked.
+        """
+        check_options(request.options)
+        check_voice(self.model.facts, request.voice)
+        prompt = self._prompts.build(request.text, request.voice, request.options)
+        speech = Speech(request, Lane(prompt, request.options))
+        self._waiting.append(speech)
+        return speech
+
+    def cancel(self, speech: Speech) -> None:
+        """End an utterance that nobody wants any more; nothing happens if it has ended."""
+        if speech.is_finished:
+            return
+        if speech.lane in self._speaking:
+            self._loop.leave(speech.lane)
+            del self._speaking[speech.lane]
+        else:
+            self._waiting.remove(speech)
+        speech.finish(FinishReason.CANCELLED)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do until the next submission."""
+        return not self._waiting and not self._speaking
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether every utterance under way waits for more of its text."""
+        return not self._waiting and all(lane.is_waiting for lane in self._speaking)
+
+    def step(self) -> None:
+        """Make one frame of each utterance that has a lane, and audio where enough frames wait."""
+        self._admit()
+        try:
+            frames = self._loop.step()
+        except SynthesisError as error:
+            self._fail(error)
+            return
+        for lane, frame in frames:
+            speech = self._speaking[lane]
+            speech.add_frame(frame)
+            if speech.codec is not None:
+                speech.codec.push(frame)
+        for lane, speech in tuple(self._speaking.items()):
+            self._decode(speech, flush=lane.finish_reason is not None or lane.is_waiting)
+            if lane.finish_reason is not None:
+                del self._speaking[lane]
+                speech.finish()
+
+    def _admit(self) -> None:
+        """Give one waiting utterance a lane: more than one prefill would stall those that speak."""
+        if not self._waiting or not self._loop.has_room:
+            return
+        speech = self._waiting.popleft()
+        speech.timing.started_s = time.perf_counter()
+        decoder = self.model.codec_decoder
+        try:
+            state = self._loop.prefixes.codec_state(decoder, speech.lane.prompt)
+            self._loop.join(speech.lane)
+        except Qwen3TTSError as error:
+            speech.finish(error=error)
+            return
+        speech.codec = CodecStream(decoder, state)
+        self._speaking[speech.lane] = speech
+
+    def _decode(self, speech: Speech, *, flush: bool) -> None:
+        codec = speech.codec
+        if codec is None or not (codec.is_ready or (flush and codec.num_waiting)):
+            return
+        samples = codec.decode()
+        speech.add_audio(AudioChunk(samples, self.model.facts.sample_rate_hz))
+
+    def _fail(self, error: SynthesisError) -> None:
+        """End every utterance in the loop: which of them made the bad numbers is not known."""
+        for lane, speech in tuple(self._speaking.items()):
+            if lane in self._loop.lanes:
+                self._loop.leave(lane)
+            del self._speaking[lane]
+            speech.finish(error=error)
