@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 import onnx
@@ -73,7 +73,7 @@ class GraphBuilder:
         self._counters: dict[str, int] = {}
         self._scopes: list[str] = []
 
-    def __enter__(self) -> "GraphBuilder":
+    def __enter__(self) -> Self:
         """Return the builder itself."""
         return self
 

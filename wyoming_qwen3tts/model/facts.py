@@ -1,8 +1,8 @@
 """What a model is: its type, size, special ids, languages, speakers and defaults.
 
-Read from the checkpoint's own ``config.json`` and ``generation_config.json`` (published bundles) or
-from a bundle's manifest, where the builder stored the same facts. Nothing here is a default of ours:
-ids and counts always come from the files.
+Read from the checkpoint's own ``config.json`` and ``generation_config.json`` (published bundles)
+or from a bundle's manifest, where the builder stored the same facts. Nothing here is a default of
+ours: ids and counts always come from the files.
 """
 
 from dataclasses import dataclass
@@ -120,7 +120,8 @@ def facts_from_checkpoint(
         return _read_facts(config, codec_config, generation)
     except KeyError as error:
         raise CheckpointError(
-            f"The checkpoint's configuration has no key {error}; is it a Qwen3-TTS 12 Hz checkpoint?"
+            f"The checkpoint's configuration has no key {error}; "
+            "is it a Qwen3-TTS 12 Hz checkpoint?"
         ) from error
 
 

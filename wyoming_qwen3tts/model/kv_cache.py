@@ -48,7 +48,7 @@ class KVCache:
         max_positions: int,
         dtype: type[np.generic] = np.float32,
     ) -> None:
-        """Allocate ``num_lanes`` empty lanes of ``capacity`` positions, to grow to ``max_positions``."""
+        """Allocate empty lanes of ``capacity`` positions, which grow to ``max_positions``."""
         self._max_positions = max_positions
         shape = (num_lanes, num_heads, min(_rounded(capacity), max_positions), head_size)
         self.keys: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]

@@ -81,7 +81,7 @@ class CodecEncoder(Protocol):
     """Audio to codes (Base models only)."""
 
     def encode(self, samples: Float32Array) -> Int64Array:
-        """Return codes (F, G) of mono samples (S,) at the model's sample rate; F = ceil(S / 1920)."""
+        """Return codes (F, G) of mono samples (S,) at the model's rate; F = ceil(S / 1920)."""
 
 
 class SpeakerEncoder(Protocol):

@@ -51,7 +51,7 @@ class SpeechSource(Protocol):
         silence, never nothing. All chunks have the same sample rate.
 
         Raises:
-            RequestError: The request names a voice that does not exist, or asks for what it cannot do.
+            RequestError: The voice does not exist, or the model cannot do what is asked.
             BusyError: Too many requests are waiting.
             SynthesisError: The model failed.
         """

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.errors import SynthesisError
 from wyoming_qwen3tts.model.speech_model import PredictorSampling, SpeechModel
 from wyoming_qwen3tts.sampling import draw, process_logits
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions
@@ -98,10 +99,16 @@ class Lane:
         self.text = text or TrailingText(prompt.trailing, prompt.text_pad)
         self.num_frames = 0
         self.finish_reason: FinishReason | None = None
+        self.error: SynthesisError | None = None
         self._rng = np.random.default_rng(options.seed)
         self._drawn: set[int] = set()
         self.state: Scored | Framed | None = None
         """None until the lane joins a loop."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the lane has made its last frame."""
+        return self.finish_reason is not None or self.error is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -118,13 +125,17 @@ class Lane:
         return uniforms
 
     def draw_code0(self, logits: Float32Array, uniform: float, end_of_speech: int) -> int | None:
-        """Draw the next code of group 0; None ends the utterance and sets its reason."""
+        """Draw the next code of group 0; None ends the utterance and sets its reason or error."""
         if self.num_frames >= self.options.max_frames:
             self.finish_reason = FinishReason.LENGTH
             return None
         banned = end_of_speech if self.num_frames < MIN_FRAMES else None
         scores = process_logits(logits, self._drawn, self.options.talker, banned=banned)
-        code = draw(scores, uniform)
+        try:
+            code = draw(scores, uniform)
+        except SynthesisError as error:
+            self.error = error
+            return None
         if code == end_of_speech:
             self.finish_reason = FinishReason.STOP
             return None
@@ -182,10 +193,8 @@ class FrameLoop:
     def step(self) -> list[tuple[Lane, Int64Array]]:
         """Make one frame (G,) of every lane that can go on.
 
-        A lane that ends makes no frame: its ``finish_reason`` is set and it has left the loop.
-
-        Raises:
-            SynthesisError: The model's numbers are not finite.
+        A lane that ends makes no frame: its ``finish_reason`` or ``error`` is set and it has left
+        the loop.
         """
         self._step_talker()
         return self._draw_frames()

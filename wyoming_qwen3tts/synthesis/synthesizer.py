@@ -1,8 +1,8 @@
 """THE MAIN PATH: a text and a voice -> prompt -> frames -> samples.
 
 Everything here is synchronous and runs in one thread. :meth:`Synthesizer.stream` speaks one
-utterance; :meth:`Synthesizer.submit` and :meth:`Synthesizer.step` run several side by side, which is
-nearly free: the lanes share every read of the weights.
+utterance; :meth:`Synthesizer.submit` and :meth:`Synthesizer.step` run several side by side, which
+costs little more: the lanes share every read of the weights.
 """
 
 import time
@@ -64,6 +64,8 @@ class Speech:
         """Note a frame (G,) that the loop made."""
         self._frames.append(frame)
         self.timing.num_frames += 1
+        if self.codec is not None:
+            self.codec.push(frame)
 
     def add_audio(self, chunk: AudioChunk) -> None:
         """Note a chunk that the codec made."""
@@ -154,20 +156,15 @@ class Synthesizer:
         """Make one frame of each utterance that has a lane, and audio where enough frames wait."""
         self._admit()
         try:
-            frames = self._loop.step()
-        except SynthesisError as error:
+            for lane, frame in self._loop.step():
+                self._speaking[lane].add_frame(frame)
+            for lane, speech in tuple(self._speaking.items()):
+                self._decode(speech, flush=lane.is_finished or lane.is_waiting)
+                if lane.is_finished:
+                    del self._speaking[lane]
+                    speech.finish(error=lane.error)
+        except Exception as error:  # noqa: BLE001 - whatever a graph raises, the loop lives on
             self._fail(error)
-            return
-        for lane, frame in frames:
-            speech = self._speaking[lane]
-            speech.add_frame(frame)
-            if speech.codec is not None:
-                speech.codec.push(frame)
-        for lane, speech in tuple(self._speaking.items()):
-            self._decode(speech, flush=lane.finish_reason is not None or lane.is_waiting)
-            if lane.finish_reason is not None:
-                del self._speaking[lane]
-                speech.finish()
 
     def _admit(self) -> None:
         """Give one waiting utterance a lane: more than one prefill would stall those that speak."""
@@ -181,9 +178,11 @@ class Synthesizer:
             self._loop.join(speech.lane)
         except Qwen3TTSError as error:
             speech.finish(error=error)
-            return
-        speech.codec = CodecStream(decoder, state)
-        self._speaking[speech.lane] = speech
+        except Exception as cause:  # noqa: BLE001 - as in step
+            speech.finish(error=SynthesisError(f"The model failed at the prompt: {cause}"))
+        else:
+            speech.codec = CodecStream(decoder, state)
+            self._speaking[speech.lane] = speech
 
     def _decode(self, speech: Speech, *, flush: bool) -> None:
         codec = speech.codec
@@ -192,8 +191,12 @@ class Synthesizer:
         samples = codec.decode()
         speech.add_audio(AudioChunk(samples, self.model.facts.sample_rate_hz))
 
-    def _fail(self, error: SynthesisError) -> None:
-        """End every utterance in the loop: which of them made the bad numbers is not known."""
+    def _fail(self, cause: Exception) -> None:
+        """End every utterance in the loop: a graph failed for all of them."""
+        error = SynthesisError(
+            f"The model failed while speaking: {type(cause).__name__}: {str(cause).strip()}"
+        )
+        error.__cause__ = cause
         for lane, speech in tuple(self._speaking.items()):
             if lane in self._loop.lanes:
                 self._loop.leave(lane)
