@@ -8,7 +8,7 @@ of a build does not grow to the size of the checkpoint.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,6 +44,8 @@ _LENGTH_BYTES = 8
 # The format's own limit; a longer header is a damaged file.
 _MAX_HEADER_BYTES = 100_000_000
 _NAMES_IN_MESSAGE = 5
+# The hub's cache keeps "owner/name" in models--owner--name/snapshots/<revision>.
+_HUB_PREFIX = "models--"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class TensorFile:
         self.path = path
         self._entries = _read_header(path)
         self._read_names: set[str] = set()
+        self.on_read: Callable[[int], None] = lambda _num_bytes: None
+        """Told of the bytes of every read, for a progress bar."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,6 +81,12 @@ class TensorFile:
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    def num_bytes(self, patterns: Sequence[str] = ("*",)) -> int:
+        """Return the stored size of all tensors whose name matches one of ``patterns``."""
+        return sum(
+            entry.num_bytes for name, entry in self._entries.items() if _matches(name, patterns)
+        )
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it.
@@ -129,8 +139,7 @@ class TensorFile:
         unread = [
             name
             for name in self._entries
-            if name not in self._read_names
-            and not any(fnmatchcase(name, pattern) for pattern in patterns)
+            if name not in self._read_names and not _matches(name, patterns)
         ]
         if unread:
             raise CheckpointError(
@@ -169,6 +178,7 @@ class TensorFile:
             offset=entry.offset + first * storage.itemsize,
             shape=(count,),
         )
+        self.on_read(mapped.nbytes)
         if entry.dtype != "BF16":
             return np.array(mapped, np.float32)
         bits = mapped.astype(np.uint32)
@@ -224,6 +234,22 @@ class Checkpoint:
         )
         checkpoint._check_agreement()
         return checkpoint
+
+    @property
+    def source_repo(self) -> str | None:
+        """Repository that the checkpoint came from, where a hub cache's path tells it."""
+        for part in self.directory.resolve().parts:
+            if part.startswith(_HUB_PREFIX):
+                return part.removeprefix(_HUB_PREFIX).replace("--", "/")
+        return None
+
+    @property
+    def source_revision(self) -> str | None:
+        """Revision of :attr:`source_repo`."""
+        directory = self.directory.resolve()
+        if self.source_repo is None or directory.parent.name != "snapshots":
+            return None
+        return directory.name
 
     def _check_agreement(self) -> None:
         """Refuse a codec that belongs to another language model."""
@@ -297,6 +323,10 @@ def _entry_of(fields: Mapping[str, Any], data_start: int) -> TensorEntry:
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(f"{path} is damaged: {reason}. Download it again.")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _listed(names: Sequence[str]) -> str:

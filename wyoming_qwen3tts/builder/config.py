@@ -71,6 +71,8 @@ class CodePredictorConfig:
     num_code_groups: int
     talker_hidden_size: int
     """Width of the talker's hidden vector and of the predictor's embedding tables."""
+    talker_vocab_size: int
+    """Rows of the talker's codec table, the first of which embed group 0."""
 
     @property
     def has_projection(self) -> bool:
@@ -227,6 +229,7 @@ def read_code_predictor_config(config: Mapping[str, Any]) -> CodePredictorConfig
         codebook_size=predictor.integer("vocab_size"),
         num_code_groups=num_code_groups,
         talker_hidden_size=talker.integer("hidden_size"),
+        talker_vocab_size=talker.integer("vocab_size"),
     )
 
 

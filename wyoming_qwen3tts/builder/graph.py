@@ -200,6 +200,10 @@ class GraphBuilder:
         )
         return results
 
+    def cast(self, value: Value, dtype: type[np.generic]) -> Value:
+        """Return ``value`` converted to ``dtype``."""
+        return self.op("Cast", [value], to=_onnx_dtype(dtype))
+
     def save(self) -> None:
         """Write the graph file; the data file is complete already."""
         graph = helper.make_graph(

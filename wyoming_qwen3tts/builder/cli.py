@@ -1,0 +1,100 @@
+"""The command ``wyoming-qwen3tts build``: a checkpoint in, a bundle out."""
+
+import argparse
+import resource
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from wyoming_qwen3tts.builder.build import COMPONENTS, BuildOptions, build_bundle, default_output
+from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.recipe import PRECISIONS, load_recipe, uniform_recipe
+from wyoming_qwen3tts.model.manifest import DEVICES
+
+_KILOBYTE = 1024
+_MEGABYTE = 1_000_000
+_BAR = "{desc:<16} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
+
+
+def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")) -> None:
+    """Add the command's arguments; ``data_dir`` is where bundles go by default."""
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="directory of a downloaded Qwen3-TTS checkpoint (the one that has config.json)",
+    )
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument(
+        "--precision", choices=PRECISIONS, default="int8", help="of the weights (default: int8)"
+    )
+    precision.add_argument(
+        "--recipe", type=Path, metavar="FILE", help="YAML file with a precision for each part"
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES, default="cpu", help="what will run it (default: cpu)"
+    )
+    parser.add_argument(
+        "--components",
+        type=_component_names,
+        default=(),
+        metavar="A,B",
+        help=f"rebuild only these in an existing bundle: {', '.join(COMPONENTS)}",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="the bundle's own directory (default: made up)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=data_dir,
+        metavar="DIR",
+        help=f"where bundles are, without --output (default: {data_dir})",
+    )
+    parser.add_argument("--name", help="name of the model (default: that of its repository)")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build as the arguments say; return the exit status.
+
+    Raises:
+        BuildError: The bundle cannot be built.
+    """
+    started = time.monotonic()
+    recipe = load_recipe(args.recipe) if args.recipe else uniform_recipe(args.precision)
+    options = BuildOptions(
+        recipe=recipe,
+        device=args.device,
+        components=args.components,
+        force=args.force,
+        name=args.name,
+    )
+    output = args.output or default_output(Checkpoint.open(args.checkpoint), options, args.data_dir)
+    with tqdm(total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
+
+        def show(stage: str, fraction: float) -> None:
+            bar.set_description_str(stage, refresh=False)
+            bar.update(fraction - bar.n)
+
+        build_bundle(args.checkpoint, output, options, show)
+    seconds = time.monotonic() - started
+    num_bytes = sum(path.stat().st_size for path in output.iterdir())
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTE
+    print(
+        f"{output}: {num_bytes / _MEGABYTE:.0f} MB in {seconds:.1f} s, "
+        f"{peak_bytes / _MEGABYTE:.0f} MB of memory at most"
+    )
+    return 0
+
+
+def _component_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in COMPONENTS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"unknown component {', '.join(unknown) or text!r}; known: {', '.join(COMPONENTS)}"
+        )
+    return names
