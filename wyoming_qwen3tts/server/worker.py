@@ -1,7 +1,7 @@
 """One synthesis thread <-> asyncio.
 
-The thread owns every synthesizer: it runs one step after the other and carries out what asyncio asks
-for in between, so synthesis code needs no locks and a cancelled request is gone within a frame.
+The thread owns every synthesizer: it runs one step after the other and carries out in between what
+asyncio asks for, so synthesis needs no locks and a cancelled request is gone within a frame.
 """
 
 import asyncio

@@ -1,0 +1,60 @@
+"""What every test shares: tiny models, put through the project's own builder once per session."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe
+from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.model.speech_model import SpeechModel
+
+NUM_THREADS = 2
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function: checkpoint name ("0.6B-custom_voice") -> its directory."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def get(name: str) -> Path:
+        directory = root / name
+        if not directory.exists():
+            model_size, model_type = TINY_CHECKPOINTS[name]
+            write_tiny_checkpoint(directory, model_type, model_size)
+        return directory
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(
+    tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Callable[[str], Path]
+) -> Callable[..., Path]:
+    """Return a function: checkpoint name, precision -> the directory of its bundle."""
+    root = tmp_path_factory.mktemp("bundles")
+
+    def get(name: str, precision: Precision = "fp32") -> Path:
+        directory = root / f"tiny-{name.lower()}" / f"cpu_{precision}"
+        if not directory.exists():
+            options = BuildOptions(recipe=uniform_recipe(precision), name=f"tiny-{name.lower()}")
+            build_bundle(tiny_checkpoint(name), directory, options)
+        return directory
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_bundle: Callable[..., Path]) -> Callable[..., SpeechModel]:
+    """Return a function: checkpoint name, precision -> its opened model."""
+    opened: dict[Path, SpeechModel] = {}
+
+    def get(name: str, precision: Precision = "fp32") -> SpeechModel:
+        directory = tiny_bundle(name, precision)
+        if directory not in opened:
+            opened[directory] = open_bundle(directory, SessionOptions(num_threads=NUM_THREADS))
+        return opened[directory]
+
+    return get

@@ -1,0 +1,145 @@
+"""The opened models of a server: opened when needed, shared, unloaded under a memory limit."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle, shared_decoders
+from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.server.bundles import InstalledBundle
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+
+_LOGGER = logging.getLogger(__name__)
+_BYTES_PER_MB = 2**20
+
+
+@dataclass
+class _Slot:
+    """One model's place in the pool."""
+
+    bundle: InstalledBundle
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    synthesizer: Synthesizer | None = None
+    load_s: float = 0.0
+    num_users: int = 0
+    last_used_s: float = 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the opened graphs need, about: the weights of those that stay open."""
+        graphs = ("talker.", "code_predictor.", "codec_decoder.")
+        return sum(
+            file.bytes for file in self.bundle.manifest.files if file.path.startswith(graphs)
+        )
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """State of one model, for reports."""
+
+    name: str
+    device: str
+    precision: str
+    is_loaded: bool
+    load_s: float
+    num_users: int
+    num_bytes: int
+
+
+class ModelPool:
+    """Synthesizers by bundle."""
+
+    def __init__(
+        self,
+        options: SessionOptions,
+        *,
+        max_lanes: int,
+        memory_limit_bytes: int | None = None,
+        open_model: Callable[[InstalledBundle], SpeechModel] | None = None,
+    ) -> None:
+        """Prepare an empty pool.
+
+        Args:
+            options: How graphs are run.
+            max_lanes: Utterances that one model speaks side by side.
+            memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
+                is larger than the limit is opened all the same, alone.
+            open_model: Opens a bundle; tests give their own.
+        """
+        self._decoders = shared_decoders()
+        self._open_model = open_model or (
+            lambda bundle: open_bundle(bundle.directory, options, self._decoders)
+        )
+        self._max_lanes = max_lanes
+        self._memory_limit_bytes = memory_limit_bytes
+        self._slots: dict[str, _Slot] = {}
+
+    @asynccontextmanager
+    async def use(self, bundle: InstalledBundle) -> AsyncIterator[Synthesizer]:
+        """Lend the bundle's synthesizer, opening the model first if it is not open.
+
+        Raises:
+            BundleError: The bundle cannot be opened.
+        """
+        slot = self._slots.setdefault(str(bundle.directory), _Slot(bundle))
+        slot.num_users += 1
+        try:
+            async with slot.lock:
+                if slot.synthesizer is None:
+                    slot.synthesizer = await self._load(slot)
+            yield slot.synthesizer
+        finally:
+            slot.num_users -= 1
+            slot.last_used_s = time.monotonic()
+
+    def status(self) -> list[ModelStatus]:
+        """Return the state of every model that was used."""
+        return [
+            ModelStatus(
+                name=slot.bundle.manifest.name,
+                device=slot.bundle.manifest.device,
+                precision=slot.bundle.manifest.recipe,
+                is_loaded=slot.synthesizer is not None,
+                load_s=slot.load_s,
+                num_users=slot.num_users,
+                num_bytes=slot.num_bytes,
+            )
+            for slot in self._slots.values()
+        ]
+
+    def unload_idle(self, unused_s: float) -> None:
+        """Close the models that nobody has used for ``unused_s`` seconds."""
+        for slot in self._slots.values():
+            if slot.num_users == 0 and time.monotonic() - slot.last_used_s >= unused_s:
+                self._unload(slot)
+
+    async def _load(self, slot: _Slot) -> Synthesizer:
+        self._make_room(slot)
+        started_s = time.perf_counter()
+        # In a thread of its own: describe and other models go on meanwhile.
+        model = await asyncio.to_thread(self._open_model, slot.bundle)
+        slot.load_s = time.perf_counter() - started_s
+        _LOGGER.info("Opened %s in %.1f s", slot.bundle.reference, slot.load_s)
+        return Synthesizer(model, max_lanes=self._max_lanes)
+
+    def _make_room(self, wanted: _Slot) -> None:
+        if self._memory_limit_bytes is None:
+            return
+        loaded = [slot for slot in self._slots.values() if slot.synthesizer is not None]
+        total = wanted.num_bytes + sum(slot.num_bytes for slot in loaded)
+        for slot in sorted(loaded, key=lambda slot: slot.last_used_s):
+            if total <= self._memory_limit_bytes:
+                return
+            if slot.num_users == 0:
+                total -= slot.num_bytes
+                self._unload(slot)
+
+    def _unload(self, slot: _Slot) -> None:
+        if slot.synthesizer is None:
+            return
+        slot.synthesizer = None
+        megabytes = slot.num_bytes / _BYTES_PER_MB
+        _LOGGER.info("Closed %s (%.0f MB)", slot.bundle.reference, megabytes)

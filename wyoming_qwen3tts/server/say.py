@@ -1,0 +1,212 @@
+"""``say``: speak one text into a file or a pipe."""
+
+import argparse
+import json
+import sys
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from tqdm import tqdm
+
+from wyoming_qwen3tts.audio import NUM_CHANNELS, SAMPLE_WIDTH_BYTES, AudioChunk
+from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.model.facts import ModelFacts
+from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE, InstalledBundle, find_bundle
+from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
+from wyoming_qwen3tts.synthesis.options import (
+    SynthesisOptions,
+    SynthesisRequest,
+    TextLayout,
+    default_options,
+)
+from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
+from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
+from wyoming_qwen3tts.text.language import language_code, model_language
+
+_DEFAULT_OUTPUT = "speech.wav"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``say``."""
+    parser.add_argument("text", metavar="TEXT", help="what to say; - reads standard input")
+    parser.add_argument("--model", metavar="BUNDLE", help="a bundle's directory or name")
+    parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
+    parser.add_argument("--voice", metavar="NAME", help="preset speaker of a CustomVoice model")
+    parser.add_argument("--language", metavar="L", help="de, de-DE, German ...; default: auto")
+    parser.add_argument(
+        "--instruct", metavar="TEXT", help="how to speak; for VoiceDesign: what the voice is like"
+    )
+    parser.add_argument("--layout", choices=[str(layout) for layout in TextLayout])
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same codes")
+    parser.add_argument("--greedy", action="store_true", help="always take the most probable code")
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--max-frames", type=int, metavar="N", help="stop after N frames of 80 ms")
+    parser.add_argument("--threads", type=int, default=default_num_threads(), metavar="N")
+    parser.add_argument(
+        "--output",
+        default=_DEFAULT_OUTPUT,
+        metavar="F.wav|-",
+        help="WAV file, or - for raw 16-bit PCM on standard output (default: %(default)s)",
+    )
+    parser.add_argument("--codes", type=Path, metavar="F.npy", help="save the codes (frames, 16)")
+    parser.add_argument("--json", action="store_true", help="print the metadata as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Speak the text.
+
+    Raises:
+        Qwen3TTSError: The model or the request cannot be used.
+    """
+    text = sys.stdin.read() if args.text == "-" else args.text
+    bundle = find_bundle(args.model, args.data_dir or default_data_dirs())
+    if bundle.is_embedded:
+        print(EMBEDDED_NOTICE, file=sys.stderr)
+    model = open_bundle(bundle.directory, SessionOptions(num_threads=args.threads))
+    speech = _speak(model, _request(args, model.facts, text), args.output)
+    if args.codes is not None:
+        with args.codes.open("wb") as file:
+            np.save(file, speech.codes.reshape(-1, model.facts.num_code_groups))
+    # Metadata must not end up inside raw audio.
+    stream = sys.stderr if args.output == "-" else sys.stdout
+    metadata = _metadata(bundle, model.facts, speech, args)
+    print(json.dumps(metadata) if args.json else _summary(metadata), file=stream)
+    return 0
+
+
+def _request(args: argparse.Namespace, facts: ModelFacts, text: str) -> SynthesisRequest:
+    options = default_options(facts.generation, args.seed)
+    if args.greedy:
+        options = options.greedy()
+    changes = {
+        name: value
+        for name in ("temperature", "top_k", "top_p")
+        if (value := getattr(args, name)) is not None
+    }
+    options = replace(
+        options,
+        talker=replace(options.talker, **changes),
+        predictor=replace(options.predictor, **changes),
+        max_frames=args.max_frames or options.max_frames,
+        language=_language(args.language),
+        instruction=args.instruct,
+        layout=TextLayout(args.layout) if args.layout else None,
+    )
+    return SynthesisRequest(text, _voice(args, facts), _without_vain_instruction(options, facts))
+
+
+def _voice(args: argparse.Namespace, facts: ModelFacts) -> Voice:
+    if facts.model_type == "voice_design" and args.voice is None:
+        return DesignedVoice(args.instruct or "")
+    if facts.model_type == "custom_voice" and args.voice is None:
+        return PresetSpeaker(min(facts.speakers))
+    # Whatever else was asked for is refused by the model with a list of what it can do.
+    return PresetSpeaker(args.voice or "")
+
+
+def _without_vain_instruction(options: SynthesisOptions, facts: ModelFacts) -> SynthesisOptions:
+    if options.instruction is None or facts.follows_instructions:
+        return options
+    if facts.model_type == "custom_voice":
+        print(
+            f"warning: the {facts.model_size} CustomVoice model follows no instructions; "
+            "--instruct has no effect.",
+            file=sys.stderr,
+        )
+        return replace(options, instruction=None)
+    raise RequestError("This model takes no instruction; leave --instruct out.")
+
+
+def _language(name: str | None) -> str | None:
+    if name is None or name.lower() == "auto":
+        return None
+    code = language_code(name)
+    if code is None:
+        raise RequestError(
+            f"Unknown language {name!r}; use zh, en, ja, ko, de, fr, ru, pt, es, it or auto."
+        )
+    return model_language(code)
+
+
+def _speak(model: SpeechModel, request: SynthesisRequest, output: str) -> Speech:
+    synthesizer = Synthesizer(model)
+    speech = synthesizer.submit(request)
+    chunks = synthesizer.follow(speech)
+    with tqdm(unit="s", unit_scale=True, desc="audio", disable=None, leave=False) as bar:
+        _write(_with_progress(chunks, bar), output, model.facts.sample_rate_hz)
+    return speech
+
+
+def _with_progress(chunks: Iterator[AudioChunk], bar: "tqdm[Any]") -> Iterator[AudioChunk]:
+    for chunk in chunks:
+        bar.update(chunk.duration_s)
+        yield chunk
+
+
+def _write(chunks: Iterator[AudioChunk], output: str, sample_rate_hz: int) -> None:
+    if output == "-":
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk.pcm16())
+            sys.stdout.buffer.flush()
+        return
+    with _written_whole(Path(output)) as file, wave.open(file, "wb") as wav:
+        wav.setnchannels(NUM_CHANNELS)
+        wav.setsampwidth(SAMPLE_WIDTH_BYTES)
+        wav.setframerate(sample_rate_hz)
+        for chunk in chunks:
+            wav.writeframes(chunk.pcm16())
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file beside ``path`` that takes its place only when everything was written."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _metadata(
+    bundle: InstalledBundle, facts: ModelFacts, speech: Speech, args: argparse.Namespace
+) -> dict[str, Any]:
+    timing, options = speech.timing, speech.request.options
+    voice = speech.request.voice
+    return {
+        "model": bundle.manifest.name,
+        "model_type": facts.model_type,
+        "device": bundle.manifest.device,
+        "precision": bundle.manifest.recipe,
+        "voice": voice.name.lower() if isinstance(voice, PresetSpeaker) else None,
+        "language": options.language or "auto",
+        "instruction": options.instruction,
+        "style_instruction_supported": facts.follows_instructions,
+        "seed": None if args.greedy else options.seed,
+        "frames": timing.num_frames,
+        "sample_rate_hz": facts.sample_rate_hz,
+        "audio_s": timing.audio_duration_s(facts.sample_rate_hz),
+        "first_audio_s": timing.ttfa_s,
+        "synthesis_s": timing.synthesis_s,
+        "rtf": timing.rtf(facts.sample_rate_hz),
+        "finish_reason": speech.finish_reason,
+        "output": args.output,
+    }
+
+
+def _summary(metadata: dict[str, Any]) -> str:
+    return (
+        f"{metadata['output']}: {metadata['audio_s']:.2f} s of audio, first audio after "
+        f"{metadata['first_audio_s']:.3f} s, real-time factor {metadata['rtf']:.3f}, "
+        f"ended by {metadata['finish_reason']}"
+    )
