@@ -13,7 +13,8 @@
     ├── DownloadError          a model cannot be fetched
     ├── VoiceError             a voice of the library, or its reference clip, cannot be used
     ├── RequestError           the request asks for something that cannot be done
-    │   └── BusyError          too many requests are waiting
+    │   ├── BusyError          too many requests are waiting
+    │   └── FramingError       what a client sends are no Wyoming events
     └── SynthesisError         the model failed while speaking
 
 The message says what to do. ``code`` goes to Wyoming clients as the code of the error event.
@@ -71,6 +72,10 @@ class RequestError(Qwen3TTSError):
 
 class BusyError(RequestError):
     """Too many requests are waiting."""
+
+
+class FramingError(RequestError):
+    """What a client sends are no Wyoming events, or ones beyond every limit."""
 
 
 class SynthesisError(Qwen3TTSError):

@@ -3,7 +3,7 @@
 ``server`` implements :class:`SpeechSource`; tests of this package use a fake.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,12 +43,16 @@ class SpeechSource(Protocol):
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now; quick, also while synthesis runs."""
 
-    def stream(self, request: SpeechRequest, text: AsyncIterator[str]) -> AsyncIterator[AudioChunk]:
+    def stream(
+        self, request: SpeechRequest, text: AsyncIterator[str]
+    ) -> AsyncGenerator[AudioChunk, None]:
         """Speak text that may still be arriving.
 
         ``text`` yields pieces cut anywhere and ends when the text is complete. Closing the returned
-        iterator early cancels the synthesis within a frame. Text with nothing to say yields a short
-        silence, never nothing. All chunks have the same sample rate.
+        generator early (``aclose``, or cancelling the task that waits for it) cancels the synthesis
+        within a frame. Text with nothing to say yields a short silence, never nothing. All chunks
+        have the same sample rate. The caller takes chunks as slowly as its client reads them: an
+        implementation makes nobody else wait for that.
 
         Raises:
             RequestError: The voice does not exist, or the model cannot do what is asked.

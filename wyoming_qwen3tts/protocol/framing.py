@@ -1,0 +1,223 @@
+"""Events on the wire, read and written within limits.
+
+An event is one line of JSON (``type``, optional ``data``, ``data_length``, ``payload_length``),
+then ``data_length`` bytes of JSON that are merged over ``data``, then ``payload_length`` raw bytes.
+The wyoming package reads without any limit and dies on values of the wrong type, so events are
+read here; they are written by the package.
+"""
+
+import asyncio
+import json
+import reprlib
+from typing import Any, Final
+
+from wyoming.event import Event, async_write_event
+
+from wyoming_qwen3tts.errors import FramingError, RequestError
+from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+
+_READ_BYTES: Final = 65_536
+_BLANK: Final = b" \t\r\n"
+_MAX_DISCARDED_BYTES: Final = 16 * 1_048_576
+_DISCARD_S: Final = 1.0
+
+
+class ClientGoneError(ConnectionError):
+    """The client has closed the connection or does not read; there is nobody to tell."""
+
+
+class _EndOfInputError(Exception):
+    """The client stopped sending in the middle of an event."""
+
+
+class EventReader:
+    """Reads events from a stream that nobody vouches for."""
+
+    def __init__(self, stream: asyncio.StreamReader, limits: ConnectionLimits) -> None:
+        self._stream = stream
+        self._limits = limits
+        self._buffer = bytearray()
+
+    async def read(self) -> Event | None:
+        """Return the next event, None at the end of input.
+
+        The wait for an event to begin is not limited here. The payload is skipped: no event that
+        a speech server understands has one.
+
+        Raises:
+            FramingError: The bytes are no event, or it is too long or too slow: what follows
+                cannot be trusted.
+            RequestError: The event is wrong in itself; the next one can be read.
+            ClientGoneError: The connection broke.
+        """
+        if not await self._begin():
+            return None
+        try:
+            async with asyncio.timeout(self._limits.event_timeout_s):
+                return await self._read_begun()
+        except TimeoutError as error:
+            seconds = self._limits.event_timeout_s
+            raise FramingError(
+                f"an event was begun and not finished within {seconds:g} s"
+            ) from error
+        except _EndOfInputError:
+            return None
+
+    async def discard(self) -> None:
+        """Read what is still coming for a moment, and forget it.
+
+        Closing a socket with unread input resets it, and the client would lose what it was told.
+        """
+        self._buffer.clear()
+        num_bytes = 0
+        try:
+            async with asyncio.timeout(_DISCARD_S):
+                while num_bytes < _MAX_DISCARDED_BYTES:
+                    piece = await self._stream.read(_READ_BYTES)
+                    if not piece:
+                        return
+                    num_bytes += len(piece)
+        except OSError:  # includes TimeoutError
+            return
+
+    async def _begin(self) -> bool:
+        """Wait until the first byte of an event is there; blank lines between events are fine."""
+        while True:
+            num_blank = len(self._buffer) - len(self._buffer.lstrip(_BLANK))
+            del self._buffer[:num_blank]
+            if self._buffer:
+                return True
+            if not await self._fill():
+                return False
+
+    async def _fill(self) -> bool:
+        try:
+            piece = await self._stream.read(_READ_BYTES)
+        except OSError as error:
+            raise ClientGoneError(str(error)) from error
+        self._buffer += piece
+        return bool(piece)
+
+    async def _read_begun(self) -> Event:
+        if not self._buffer.startswith(b"{"):
+            start = bytes(self._buffer[:16])
+            raise FramingError(f"not a Wyoming event: it begins with {start!r}, not with '{{'")
+        header = _load_object(await self._take_line(), "the header line")
+        if not isinstance(header, dict):
+            raise FramingError("not a Wyoming event: the header line is no JSON object")
+        data_bytes = _length(header, "data_length", self._limits.max_data_bytes)
+        payload_bytes = _length(header, "payload_length", self._limits.max_payload_bytes)
+        body = await self._take(data_bytes)
+        await self._skip(payload_bytes)
+        # From here on the whole event has been consumed: what is wrong with it hurts only itself.
+        event_type = header.get("type")
+        if not isinstance(event_type, str):
+            raise RequestError(f"the type of an event must be a text, not {_quote(event_type)}")
+        data = _merge(header.get("data"), body, event_type)
+        return Event(type=event_type, data=data)
+
+    async def _take_line(self) -> bytes:
+        num_scanned = 0
+        while (end := self._buffer.find(b"\n", num_scanned)) < 0:
+            num_scanned = len(self._buffer)
+            if num_scanned > self._limits.max_header_bytes:
+                break
+            if not await self._fill():
+                raise _EndOfInputError
+        if end < 0 or end > self._limits.max_header_bytes:
+            raise FramingError(
+                f"the header line is longer than {self._limits.max_header_bytes} bytes"
+            )
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    async def _take(self, num_bytes: int) -> bytes:
+        while len(self._buffer) < num_bytes:
+            if not await self._fill():
+                raise _EndOfInputError
+        taken = bytes(self._buffer[:num_bytes])
+        del self._buffer[:num_bytes]
+        return taken
+
+    async def _skip(self, num_bytes: int) -> None:
+        while num_bytes > len(self._buffer):
+            num_bytes -= len(self._buffer)
+            self._buffer.clear()
+            if not await self._fill():
+                raise _EndOfInputError
+        del self._buffer[:num_bytes]
+
+
+class EventWriter:
+    """Writes events to a client that may have stopped reading."""
+
+    def __init__(self, stream: asyncio.StreamWriter, limits: ConnectionLimits) -> None:
+        self._stream = stream
+        self._timeout_s = limits.write_timeout_s
+
+    async def write(self, event: Event) -> None:
+        """Send an event; waits while the client is slow.
+
+        Raises:
+            ClientGoneError: The client has gone, or has not read for too long.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await async_write_event(event, self._stream)
+        except TimeoutError as error:
+            raise ClientGoneError(f"the client read nothing for {self._timeout_s:g} s") from error
+        except OSError as error:
+            raise ClientGoneError(str(error)) from error
+
+    def end(self) -> None:
+        """Tell the client that nothing more will come, where the transport can."""
+        if self._stream.can_write_eof():
+            self._stream.write_eof()
+
+
+def _load_object(line: bytes, what: str) -> Any:
+    try:
+        return json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FramingError(f"not a Wyoming event: {what} is no JSON ({_reason(error)})") from error
+
+
+def _length(header: dict[str, Any], key: str, limit: int) -> int:
+    value = header.get(key)
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise FramingError(f"{key} must be a whole number of bytes, not {_quote(value)}")
+    if value > limit:
+        raise FramingError(f"{key} is {_quote(value)} bytes; at most {limit} are taken")
+    return value
+
+
+def _merge(inline: Any, body: bytes, event_type: str) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    parts = [inline]
+    if body:
+        try:
+            parts.append(json.loads(body.decode("utf-8")))
+        except (ValueError, RecursionError) as error:
+            raise RequestError(
+                f"the data of {_quote(event_type)} is no JSON ({_reason(error)})"
+            ) from error
+    for part in parts:
+        if part is None:
+            continue
+        if not isinstance(part, dict):
+            raise RequestError(
+                f"the data of {_quote(event_type)} must be an object, not {_quote(part)}"
+            )
+        data.update(part)
+    return data
+
+
+def _quote(value: object) -> str:
+    return reprlib.repr(value)
+
+
+def _reason(error: Exception) -> str:
+    return str(error)[:100] if isinstance(error, ValueError) else "nested too deeply"

@@ -1,0 +1,368 @@
+"""One connection.
+
+Events are read all the time, also while an answer is spoken: ``describe`` and ``ping`` are answered
+at once, and a client that goes away is noticed at once. Answers are spoken one after the other by
+a second task. The expected order of events is::
+
+    IDLE       synthesize           -> a plain answer
+    IDLE       synthesize-start     -> STREAMING; the answer begins as soon as there is text
+    STREAMING  synthesize-chunk*
+    STREAMING  synthesize           the compatibility copy of the whole text: not spoken again
+    STREAMING  synthesize-stop      -> IDLE; the next request may follow at once
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wyoming.event import Event
+from wyoming.ping import Pong
+from wyoming.tts import SynthesizeStopped
+
+from wyoming_qwen3tts.errors import BusyError, FramingError, Qwen3TTSError, RequestError
+from wyoming_qwen3tts.protocol.answer import Answer, make_error
+from wyoming_qwen3tts.protocol.framing import ClientGoneError, EventReader, EventWriter
+from wyoming_qwen3tts.protocol.info import make_info
+from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.protocol.request import read_request, read_text
+from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource
+from wyoming_qwen3tts.protocol.throttle import Throttle
+
+_LOGGER = logging.getLogger(__name__)
+
+_CLOSE_S: Final = 2.0
+
+
+class ConnectionState(Enum):
+    """What the client may send next."""
+
+    IDLE = "idle"
+    STREAMING = "streaming"
+    """Between synthesize-start and synthesize-stop."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """The other end of a connection."""
+
+    reader: asyncio.StreamReader
+    """What the client sends."""
+    writer: asyncio.StreamWriter
+    """What is sent to the client."""
+    name: str
+    """How the log calls it."""
+    listens_after_eof: bool = False
+    """A client that sends no more still listens, as in a shell pipe.
+
+    On a socket the end of input means that the client has gone.
+    """
+
+
+class Connection:
+    """Serves one client until it goes away or is sent away."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: SpeechSource,
+        limits: ConnectionLimits,
+        *,
+        supports_streaming: bool = True,
+    ) -> None:
+        """Serve a client.
+
+        Args:
+            client: Who is served.
+            source: Speaks.
+            limits: What the client may cost.
+            supports_streaming: Whether info says so; streamed text is spoken in any case.
+        """
+        self._client = client
+        self._reader = EventReader(client.reader, limits)
+        self._events = EventWriter(client.writer, limits)
+        self._source = source
+        self._limits = limits
+        self._supports_streaming = supports_streaming
+        self._state = ConnectionState.IDLE
+        self._stream: Answer | None = None
+        self._answers: deque[Answer] = deque()
+        self._answers_changed = asyncio.Event()
+        self._unfinished: Answer | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._num_errors = 0
+        self._is_finishing = False
+        self._last_event_at = 0.0
+        self._main: asyncio.Task[None] | None = None
+        self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
+            "describe": self._describe,
+            "ping": self._ping,
+            "synthesize": self._synthesize,
+            "synthesize-start": self._start_stream,
+            "synthesize-chunk": self._continue_stream,
+            "synthesize-stop": self._stop_stream,
+        }
+
+    async def run(self) -> None:
+        """Serve until the client goes away, breaks the rules or is idle for too long."""
+        self._main = asyncio.create_task(self._read_events())
+        others = [asyncio.create_task(self._speak_answers())]
+        if not self._client.listens_after_eof:
+            others.append(asyncio.create_task(self._watch_idleness()))
+        if self._is_finishing:
+            self._hang_up()
+        try:
+            await asyncio.wait([self._main])
+        finally:
+            self._stop_linger()
+            for task in (self._main, *others):
+                task.cancel()
+            for result in await asyncio.gather(self._main, *others, return_exceptions=True):
+                if isinstance(result, Exception):
+                    _LOGGER.error("%s: unexpected failure: %r", self._client.name, result)
+            await self._close()
+
+    def finish(self) -> None:
+        """Take no more requests and end once the running ones are spoken."""
+        self._is_finishing = True
+        if not self._answers:
+            self._hang_up()
+
+    def abort(self, reason: RequestError) -> None:
+        """Let every running request fail for this reason, then end."""
+        for answer in self._answers:
+            answer.refuse(reason)
+        self.finish()
+
+    # Reading
+
+    async def _read_events(self) -> None:
+        throttle = Throttle(self._limits.max_events_per_s)
+        while True:
+            try:
+                event = await self._reader.read()
+                if event is None:
+                    break
+                await self._note_life()
+                await throttle.wait()
+                if handler := self._handlers.get(event.type):
+                    await handler(event)
+            except FramingError as error:
+                await self._send_away(error)
+                return
+            except ClientGoneError as error:
+                _LOGGER.debug("%s: connection lost: %s", self._client.name, error)
+                return
+            except Exception as error:  # noqa: BLE001 - one request must not end the others
+                if not await self._report(error):
+                    return
+        if self._client.listens_after_eof:
+            self._end_stream()
+            self._is_finishing = True
+            if self._answers:
+                await asyncio.Event().wait()  # _speak_answers hangs up after the last one
+
+    async def _note_life(self) -> None:
+        """Take note that the client goes on."""
+        self._last_event_at = asyncio.get_running_loop().time()
+        self._stop_linger()
+        await self._pay_audio_stop()
+
+    async def _describe(self, _event: Event) -> None:
+        voices = await self._source.voices()
+        info = make_info(voices, supports_streaming=self._supports_streaming)
+        await self._events.write(info.event())
+
+    async def _ping(self, event: Event) -> None:
+        text = event.data.get("text")
+        if text is not None:
+            text = read_text(event)
+        await self._events.write(Pong(text=text).event())
+
+    async def _synthesize(self, event: Event) -> None:
+        if self._state is ConnectionState.STREAMING:
+            return
+        answer = self._make_answer(event, is_stream=False)
+        self._enqueue(answer)
+
+    async def _start_stream(self, event: Event) -> None:
+        if self._state is ConnectionState.STREAMING:
+            _LOGGER.info(
+                "%s: synthesize-start without synthesize-stop before it", self._client.name
+            )
+            self._end_stream()
+        self._state = ConnectionState.STREAMING
+        answer = self._make_answer(event, is_stream=True)
+        try:
+            self._enqueue(answer)
+        except BusyError as error:
+            await self._report(error)
+            await self._events.write(SynthesizeStopped().event())
+        else:
+            self._stream = answer
+
+    async def _continue_stream(self, event: Event) -> None:
+        if self._state is ConnectionState.IDLE:
+            raise RequestError("synthesize-chunk came without synthesize-start before it")
+        if self._stream is None:
+            return  # the rest of a stream that has failed
+        try:
+            self._stream.text.add(read_text(event))
+        except RequestError as error:
+            self._stream.refuse(error)
+            self._stream = None
+
+    async def _stop_stream(self, _event: Event) -> None:
+        if self._state is ConnectionState.IDLE:
+            raise RequestError("synthesize-stop came without synthesize-start before it")
+        self._end_stream()
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.end_text()
+        self._stream = None
+        self._state = ConnectionState.IDLE
+
+    def _make_answer(self, event: Event, *, is_stream: bool) -> Answer:
+        """Return the answer to a request; a wrong request is refused in its turn."""
+        try:
+            answer = Answer(read_request(event, self._limits), self._limits, is_stream=is_stream)
+            if not is_stream:
+                answer.text.add(read_text(event))
+                answer.end_text()
+        except RequestError as error:
+            answer = Answer(SpeechRequest(), self._limits, is_stream=is_stream)
+            answer.refuse(error)
+        return answer
+
+    def _enqueue(self, answer: Answer) -> None:
+        if self._is_finishing:
+            answer.refuse(BusyError("the server is shutting down"))
+        num_chars = sum(other.text.num_waiting_chars for other in self._answers)
+        if (
+            len(self._answers) >= self._limits.max_pending_requests
+            or num_chars > self._limits.max_text_chars
+        ):
+            # Not in its turn: the line is what is full.
+            raise BusyError(f"{len(self._answers)} requests of this connection are waiting already")
+        self._answers.append(answer)
+        self._answers_changed.set()
+
+    # Speaking
+
+    async def _speak_answers(self) -> None:
+        try:
+            while True:
+                while not self._answers:
+                    self._answers_changed.clear()
+                    await self._answers_changed.wait()
+                self._stop_linger()
+                await self._pay_audio_stop()
+                await self._speak(self._answers[0])
+                if self._is_finishing and not self._answers:
+                    break
+        except ClientGoneError as error:
+            _LOGGER.info("%s: gone while an answer was sent: %s", self._client.name, error)
+        finally:
+            self._hang_up()
+
+    async def _speak(self, answer: Answer) -> None:
+        try:
+            failure = await answer.speak(self._source, self._events)
+        finally:
+            self._answers.popleft()
+            if self._stream is answer:
+                self._stream = None  # whatever text is still to come has nobody to speak it
+        if failure is None:
+            self._stop_linger()
+            return
+        self._log(failure)
+        self._num_errors += 1
+        if not answer.is_stream:
+            self._unfinished = answer
+            self._start_linger()
+
+    async def _pay_audio_stop(self) -> None:
+        """End the audio of a plain answer that failed, now that the client is known to go on."""
+        answer, self._unfinished = self._unfinished, None
+        if answer is not None and answer.unfinished_audio is not None:
+            await answer.unfinished_audio.stop()
+
+    # Ending
+
+    async def _report(self, error: Exception) -> bool:
+        """Tell the client and the log what is wrong; False when it has been wrong too often."""
+        self._log(error)
+        self._num_errors += 1
+        try:
+            await self._note_life()
+            await self._events.write(make_error(error))
+            if self._num_errors > self._limits.max_errors:
+                await self._send_away(FramingError("too many wrong requests"))
+                return False
+        except ClientGoneError:
+            return False
+        self._start_linger()
+        return True
+
+    async def _send_away(self, error: FramingError) -> None:
+        """Tell the client why, and read no more events."""
+        _LOGGER.info("%s: %s; connection closed", self._client.name, error)
+        try:
+            await self._events.write(make_error(error))
+            self._events.end()
+            await self._reader.discard()
+        except OSError:
+            return
+
+    def _start_linger(self) -> None:
+        """Hang up on a client that does not go on after an error.
+
+        It may be one that ignores errors and would wait for ever.
+        """
+        if self._linger is None and not self._client.listens_after_eof:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(self._limits.error_linger_s, self._end_linger)
+
+    def _end_linger(self) -> None:
+        self._linger = None
+        if not self._answers:
+            self._hang_up()
+
+    def _stop_linger(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    async def _watch_idleness(self) -> None:
+        loop = asyncio.get_running_loop()
+        limit_s = self._limits.idle_timeout_s
+        self._last_event_at = loop.time()
+        while (left_s := self._last_event_at + limit_s - loop.time()) > 0:
+            await asyncio.sleep(left_s)
+            if any(answer.text.has_ended for answer in self._answers):
+                self._last_event_at = loop.time()
+        _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, limit_s)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._main is not None:
+            self._main.cancel()
+
+    async def _close(self) -> None:
+        self._client.writer.close()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._client.writer.wait_closed()
+        except OSError:  # includes TimeoutError: the client does not read the rest
+            self._client.writer.transport.abort()
+
+    def _log(self, error: Exception) -> None:
+        if isinstance(error, Qwen3TTSError):
+            _LOGGER.warning("%s: %s: %s", self._client.name, error.code, error)
+        else:
+            _LOGGER.error("%s: unexpected failure: %r", self._client.name, error)
+            _LOGGER.debug("Where it happened", exc_info=error)

@@ -1,0 +1,45 @@
+"""Voices -> the info event."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from wyoming.info import Attribution, Info, TtsProgram, TtsVoice, TtsVoiceSpeaker
+
+from wyoming_qwen3tts import __version__
+from wyoming_qwen3tts.protocol.speech_source import VoiceInfo
+
+PROGRAM_NAME: Final = "qwen3-tts"
+"""Home Assistant makes the entity's id and title of it: never to be changed."""
+
+_ATTRIBUTION: Final = ("Qwen", "https://github.com/QwenLM/Qwen3-TTS")
+
+
+def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Info:
+    """Return the answer to ``describe``: one program with these voices."""
+    program = TtsProgram(
+        name=PROGRAM_NAME,
+        description="Qwen3-TTS, spoken locally with onnxruntime",
+        attribution=_attribution(),
+        installed=True,
+        version=__version__,
+        voices=[_make_voice(voice) for voice in voices],
+        supports_synthesize_streaming=supports_streaming,
+    )
+    return Info(tts=[program])
+
+
+def _make_voice(voice: VoiceInfo) -> TtsVoice:
+    return TtsVoice(
+        name=voice.name,
+        description=voice.description,
+        attribution=_attribution(),
+        installed=True,
+        version=voice.version,
+        languages=list(voice.languages),
+        speakers=[TtsVoiceSpeaker(name=speaker) for speaker in voice.speakers] or None,
+    )
+
+
+def _attribution() -> Attribution:
+    name, url = _ATTRIBUTION
+    return Attribution(name=name, url=url)
