@@ -1,0 +1,303 @@
+"""Reference clips: any recording in, mono samples fit for cloning out, or what is wrong with it.
+
+A clip is decoded, its channels are averaged, it is resampled and freed of long silence at its ends.
+Every way in which a recording can be useless has an error text of its own that says what to do.
+
+Ported from: QwenLM/Qwen3-TTS qwen_tts/inference/qwen3_tts_model.py ``_load_audio_to_np`` (mean of
+the channels, soxr HQ); the checks and the silence are our own.
+"""
+
+import io
+import unicodedata
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import soundfile
+import soxr
+
+from wyoming_qwen3tts.arrays import Float32Array
+from wyoming_qwen3tts.errors import VoiceError
+
+MIN_SPEECH_S: Final = 1.0
+"""Least extent of a clip from its first to its last sound."""
+MAX_CLIP_S: Final = 30.0
+"""Greatest length of a clip, silence included."""
+CONTINUATION_SILENCE_S: Final = 0.5
+"""Silence that a clip ends in when speech is to continue from it."""
+
+_MAX_FILE_BYTES = 256 * 2**20
+_MAX_VALUES = 64 * 2**20
+_MIN_RATE_HZ, _MAX_RATE_HZ = 4_000, 768_000
+
+_FRAME_S = 0.02
+_SILENCE_DBFS = -45.0
+"""A clip whose loudest 20 ms are below this is silent; 8-bit dither is."""
+_QUIET_DB = -40.0
+"""Frames this far below the loudest one are silence."""
+_KEPT_LEAD_S, _KEPT_TAIL_S = 0.2, CONTINUATION_SILENCE_S
+_MAX_PAUSE_S = 0.3
+"""Longer silence between sounds is a pause, not speech."""
+_FADE_S = 0.01
+
+_MIN_CLIPPED_PEAK = 0.25
+_MIN_FLAT_SAMPLES = 3
+_MAX_FLAT_SHARE = 0.005
+
+# Seconds that speech without pauses takes for a character, at an average pace.
+_DIGIT_S = 0.28
+_LATIN_S = 1 / 14
+_SCRIPT_S: Final = {
+    "CJK": 0.19,
+    "IDEOGRAPHIC": 0.19,
+    "HIRAGANA": 0.13,
+    "KATAKANA": 0.13,
+    "KATAKANA-HIRAGANA": 0.13,
+    "HALFWIDTH": 0.13,
+    "HANGUL": 0.17,
+}
+_MAX_PACE = 2.0
+"""Speech this many times faster or slower than average does not belong to the transcript."""
+
+
+def load_reference_clip(path: Path, sample_rate_hz: int) -> Float32Array:
+    """Return the clip in a file as mono samples (S,) in [-1, 1] at ``sample_rate_hz``.
+
+    Silence is cut to 0.2 s at the start and 0.5 s at the end.
+
+    Raises:
+        VoiceError: The file cannot be read, or the clip is no use; the message says why and what
+            to do.
+    """
+    return decode_reference_clip(read_clip_file(path), sample_rate_hz)
+
+
+def read_clip_file(path: Path) -> bytes:
+    """Return the bytes of a clip's file.
+
+    Raises:
+        VoiceError: It cannot be read, is no ordinary file, is empty or much too large.
+    """
+    try:
+        # Asked first, because opening a pipe would wait for ever.
+        size_bytes = path.stat().st_size if path.is_file() else None
+        content = b"" if size_bytes is None or size_bytes > _MAX_FILE_BYTES else path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise VoiceError(f"The clip {path.name} cannot be read: {reason}.") from error
+    if size_bytes is None:
+        raise VoiceError(f"The clip {path.name} is not there, or is no ordinary file.")
+    if size_bytes > _MAX_FILE_BYTES:
+        raise VoiceError(
+            f"The clip {path.name} has {size_bytes / 2**20:.0f} MB, more than any clip of "
+            f"{MAX_CLIP_S:g} s needs; cut it."
+        )
+    if not content:
+        raise VoiceError(f"The clip {path.name} is an empty file; put a recording there.")
+    return content
+
+
+def decode_reference_clip(content: bytes, sample_rate_hz: int) -> Float32Array:
+    """As :func:`load_reference_clip`, from the bytes of a file."""
+    recorded, rate_hz = _decode(content)  # (S, channels)
+    _check_numbers(recorded)
+    # Float files may go beyond full scale without being clipped.
+    recorded /= max(1.0, float(np.abs(recorded).max()))
+    mono: Float32Array = recorded.mean(axis=1, dtype=np.float32)
+    _check_loudness(mono, recorded, rate_hz)
+    _check_clipping(mono)
+    start, end = _speech_bounds(mono, rate_hz)
+    if (extent_s := (end - start) / rate_hz) < MIN_SPEECH_S:
+        raise VoiceError(
+            f"The clip holds only {extent_s:.2f} s of sound; it needs {MIN_SPEECH_S:g} s at least, "
+            "and 5 to 15 s of calm speech make the best voice."
+        )
+    start = max(0, start - round(_KEPT_LEAD_S * rate_hz))
+    end = min(len(mono), end + round(_KEPT_TAIL_S * rate_hz))
+    samples = soxr.resample(mono[start:end], rate_hz, sample_rate_hz, quality="HQ")
+    clipped: Float32Array = np.clip(samples, -1.0, 1.0).astype(np.float32, copy=False)
+    return clipped
+
+
+def add_continuation_silence(samples: Float32Array, sample_rate_hz: int) -> Float32Array:
+    """Return samples (S,) of a clip with the end that an ICL prompt needs.
+
+    Speech continues from the clip's last frame. A clip that was cut in the middle of a word makes
+    the model finish that word first, so its end is faded out over 10 ms and followed by silence,
+    until the clip ends in half a second of it. Only the codes need this; the x-vector is that of
+    the clip as it is.
+    """
+    _, end = _speech_bounds(samples, sample_rate_hz)
+    num_missing = round(CONTINUATION_SILENCE_S * sample_rate_hz) - (len(samples) - end)
+    if num_missing <= 0:
+        return samples
+    faded = samples.copy()
+    num_faded = min(len(samples), round(_FADE_S * sample_rate_hz))
+    faded[len(samples) - num_faded :] *= np.linspace(1.0, 0.0, num_faded, dtype=np.float32)
+    return np.concatenate([faded, np.zeros(num_missing, np.float32)])
+
+
+def speech_duration_s(samples: Float32Array, sample_rate_hz: int) -> float:
+    """Return for how long samples (S,) hold speech, pauses left out."""
+    (loud,) = np.nonzero(_is_loud(samples, sample_rate_hz))
+    if not len(loud):
+        return 0.0
+    steps = np.diff(loud)
+    within = np.where(steps * _FRAME_S <= _MAX_PAUSE_S, steps, 1)
+    return float(1 + within.sum()) * _FRAME_S
+
+
+def check_transcript(text: str, duration_s: float) -> None:
+    """Check that a transcript can be what a clip says.
+
+    A transcript of a part only makes the model babble the rest before it speaks.
+
+    Args:
+        text: What the clip says, in any language and script.
+        duration_s: Length of the clip's speech without pauses.
+
+    Raises:
+        VoiceError: The transcript is missing, much too short or much too long for the clip.
+    """
+    expected_s = reading_time_s(text)
+    if not expected_s:
+        raise VoiceError(
+            "The transcript is empty; write down what the clip says, or leave the transcript out "
+            "to clone the timbre alone."
+        )
+    facts = (
+        f"the transcript takes about {expected_s:.1f} s to say, the clip holds {duration_s:.1f} s "
+        "of speech"
+    )
+    if duration_s > _MAX_PACE * expected_s:
+        raise VoiceError(
+            f"The transcript does not cover the clip: {facts}. Write down every word, cut the clip "
+            "to the words that are there, or leave the transcript out to clone the timbre alone."
+        )
+    if expected_s > _MAX_PACE * duration_s:
+        raise VoiceError(
+            f"The transcript is too long for the clip: {facts}. Leave only the words that the clip "
+            "says, or leave the transcript out to clone the timbre alone."
+        )
+
+
+def reading_time_s(text: str) -> float:
+    """Return how long a text takes to say without pauses at an average pace, by its script."""
+    return sum(_character_s(character) for character in unicodedata.normalize("NFC", text))
+
+
+def _character_s(character: str) -> float:
+    category = unicodedata.category(character)
+    if category.startswith("N"):
+        return _DIGIT_S
+    if not category.startswith("L"):
+        return 0.0
+    script = unicodedata.name(character, "").split(" ", 1)[0]
+    return _SCRIPT_S.get(script, _LATIN_S)
+
+
+def _decode(content: bytes) -> tuple[Float32Array, int]:
+    """Return samples (S, channels), one more than the limit at most, and their rate."""
+    try:
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            rate_hz, num_channels = int(file.samplerate), int(file.channels)
+            max_samples = int(MAX_CLIP_S * rate_hz)
+            problem = _size_problem(rate_hz, num_channels, min(len(file), max_samples))
+            samples = None if problem else file.read(max_samples + 1, "float32", always_2d=True)
+    except (soundfile.SoundFileError, TypeError, ValueError) as error:
+        raise VoiceError(
+            f"The clip is no recording that can be read ({_reason(error)}). Save it as wav, flac, "
+            "ogg or mp3, for example with: ffmpeg -i CLIP -ac 1 -ar 24000 ref.wav"
+        ) from error
+    if samples is None:
+        raise VoiceError(f"The clip has {problem}; save it again with one channel and 24000 Hz.")
+    if not len(samples):
+        raise VoiceError("The clip holds no samples at all; record it again.")
+    if len(samples) > max_samples:
+        raise VoiceError(
+            f"The clip is longer than {MAX_CLIP_S:g} s; cut it, 5 to 15 s of calm speech make the "
+            "best voice."
+        )
+    return samples, rate_hz
+
+
+def _size_problem(rate_hz: int, num_channels: int, num_samples: int) -> str | None:
+    if not _MIN_RATE_HZ <= rate_hz <= _MAX_RATE_HZ:
+        return f"a sample rate of {rate_hz} Hz, at which nobody records speech"
+    if num_channels * num_samples > _MAX_VALUES:
+        return f"{num_channels} channels, which is too much to read"
+    return None
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "error_string", None) or str(error)
+    return text.strip().rstrip(".") or type(error).__name__
+
+
+def _check_numbers(recorded: Float32Array) -> None:
+    if not np.isfinite(recorded).all():
+        raise VoiceError(
+            "The clip holds samples that are no numbers (NaN or infinite); "
+            "whatever saved it failed. Save it again as 16-bit wav."
+        )
+
+
+def _check_loudness(mono: Float32Array, recorded: Float32Array, rate_hz: int) -> None:
+    loudest_dbfs = _loudest_dbfs(mono, rate_hz)
+    if loudest_dbfs >= _SILENCE_DBFS:
+        return
+    if max(_loudest_dbfs(channel, rate_hz) for channel in recorded.T) >= _SILENCE_DBFS:
+        raise VoiceError(
+            "The clip's channels cancel each other out when they are mixed; save one of them as a "
+            "mono file."
+        )
+    raise VoiceError(
+        f"The clip is silent (its loudest moment has {loudest_dbfs:.0f} dBFS); record it again, "
+        "louder or nearer to the microphone."
+    )
+
+
+def _check_clipping(mono: Float32Array) -> None:
+    """Refuse clips with many flat tops, at whatever level they were clipped."""
+    peak = float(np.abs(mono).max())
+    if peak < _MIN_CLIPPED_PEAK:
+        return
+    at_top = np.abs(mono) >= peak * (1 - 1e-4)
+    edges = np.flatnonzero(np.diff(at_top, prepend=False, append=False))
+    lengths = edges[1::2] - edges[::2]
+    share = float(lengths[lengths >= _MIN_FLAT_SAMPLES].sum()) / len(mono)
+    if share > _MAX_FLAT_SHARE:
+        raise VoiceError(
+            f"The clip is clipped: {100 * share:.1f} % of it lies at full scale, which the voice "
+            "would copy as distortion; record it again with less gain."
+        )
+
+
+def _loudest_dbfs(samples: Float32Array, rate_hz: int) -> float:
+    """Level of the loudest 20 ms, a constant offset not counted."""
+    level = float(_frame_levels(samples, rate_hz).max())
+    return 20 * float(np.log10(max(level, 1e-10)))
+
+
+def _frame_levels(samples: Float32Array, rate_hz: int) -> Float32Array:
+    """Root mean square of each 20 ms."""
+    size = round(_FRAME_S * rate_hz)
+    centred = samples - samples.mean(dtype=np.float64).astype(np.float32)
+    padded = np.pad(centred, (0, -len(centred) % size))
+    levels: Float32Array = np.sqrt(np.mean(padded.reshape(-1, size) ** 2, axis=1))
+    return levels
+
+
+def _is_loud(samples: Float32Array, rate_hz: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    levels = _frame_levels(samples, rate_hz)
+    # Digital silence is never loud, not even in a clip that is nothing else.
+    return levels > max(float(levels.max()) * 10 ** (_QUIET_DB / 20), 1e-6)
+
+
+def _speech_bounds(samples: Float32Array, rate_hz: int) -> tuple[int, int]:
+    """Return the sample indices of the first sound's start and the last sound's end."""
+    (loud,) = np.nonzero(_is_loud(samples, rate_hz))
+    if not len(loud):
+        return 0, 0
+    size = round(_FRAME_S * rate_hz)
+    return int(loud[0]) * size, min(len(samples), (int(loud[-1]) + 1) * size)
