@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.errors import ContractError
+from wyoming_qwen3tts.errors import ContractError, VoiceError
 from wyoming_qwen3tts.model.session import check_contract
 
 _NEXT_PREFIX = "next_"
@@ -81,3 +81,30 @@ class OnnxCodecDecoder:
             state.position + len(codes), dict(zip(self._state_names, values, strict=True))
         )
         return samples.numpy(), next_state
+
+
+class OnnxCodecEncoder:
+    """The codec encoder of one Base bundle."""
+
+    def __init__(self, session: ort.InferenceSession, path: Path) -> None:
+        """Wrap the session of ``codec_encoder.onnx``.
+
+        Raises:
+            ContractError: The graph lacks an input or output.
+        """
+        check_contract(session, path, inputs=["samples"], outputs=["codes"])
+        self._session = session
+
+    def encode(self, samples: Float32Array) -> Int64Array:
+        """Return codes (F, G) of mono samples (S,); a last part of a frame makes a whole one.
+
+        Raises:
+            VoiceError: There is no sample.
+        """
+        if len(samples) == 0:
+            raise VoiceError("The reference clip is empty; record a few seconds of speech.")
+        codes: Int64Array
+        (codes,) = self._session.run(
+            ["codes"], {"samples": np.ascontiguousarray(samples, np.float32)}
+        )
+        return codes
