@@ -1,6 +1,7 @@
 """Runs built language-model graphs with onnxruntime alone, without the runtime's classes."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 
 
+@cache
 def open_graph(path: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

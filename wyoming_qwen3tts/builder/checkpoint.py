@@ -223,12 +223,12 @@ class Checkpoint:
                 raise CheckpointError(f"{directory / name} is missing; download it again.")
         checkpoint = cls(
             directory=directory,
-            facts=facts_from_checkpoint(config, codec_config, generation),
             talker=read_talker_config(config),
             code_predictor=read_code_predictor_config(config),
             codec_decoder=read_codec_decoder_config(codec_config),
             codec_encoder=read_codec_encoder_config(codec_config),
             speaker_encoder=read_speaker_encoder_config(config),
+            facts=_read_facts(config, codec_config, generation),
             main=TensorFile(directory / "model.safetensors"),
             codec=TensorFile(directory / "speech_tokenizer" / "model.safetensors"),
         )
@@ -265,6 +265,18 @@ class Checkpoint:
                 f"group, the language model {self.code_predictor.codebook_size}; "
                 "speech_tokenizer/ belongs to another model."
             )
+
+
+def _read_facts(
+    config: dict[str, Any], codec_config: dict[str, Any], generation: dict[str, Any]
+) -> ModelFacts:
+    try:
+        return facts_from_checkpoint(config, codec_config, generation)
+    except (TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"config.json or generation_config.json has a value of the wrong kind ({error}); "
+            "download the checkpoint again."
+        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -103,6 +103,8 @@ def quantize(
 
     def quantize_rows(start: int) -> tuple[float, float]:
         part = slice(start, min(start + rows, len(blocks)))
+        if not np.isfinite(blocks[part]).all():
+            raise BuildError("A weight has values that are not finite; the checkpoint is damaged.")
         scales[part], levels[part] = _quantize_blocks(blocks[part], bits, search, scale_type)
         error = (levels[part].astype(np.float32) - (1 << (bits - 1))) * scales[part, None]
         error -= blocks[part]
@@ -111,8 +113,6 @@ def quantize(
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         energies = list(pool.map(quantize_rows, range(0, len(blocks), rows)))
     signal, error = (sum(column) for column in zip(*energies, strict=True))
-    if not math.isfinite(signal):
-        raise BuildError("A weight has values that are not finite; the checkpoint is damaged.")
     shape = (num_outputs, num_inputs // block_size)
     return QuantizedWeight(
         packed=_pack(levels, bits).reshape(*shape, block_size * bits // 8),
@@ -145,7 +145,7 @@ def _quantize_blocks(
     # Without search the range is symmetric, -127..127 or -7..7, so that no value is clipped.
     best = _usable(np.abs(largest) * np.float32(1 / (half - 1)), scale_type)
     if search:
-        best = _search(blocks, largest, best, half, scale_type)
+        best = _search(blocks, largest, best, bits, scale_type)
     steps = _rounded(blocks, best, half)
     return best, (steps + np.float32(half)).astype(np.uint8)
 
@@ -154,12 +154,12 @@ def _search(
     blocks: Float32Array,
     largest: Float32Array,
     start: Float32Array,
-    half: int,
+    bits: int,
     scale_type: type[np.floating],
 ) -> Float32Array:
     """Return for each block the scale of least squared error among those tried."""
-    best, error, steps = start, _squared_error(blocks, start, half), None
-    bits = half.bit_length()
+    half = 1 << (bits - 1)
+    best, error = start, _squared_error(blocks, start, half)
     for fraction in _FRACTIONS[bits]:
         # The range has one step more below zero than above: the sign of the scale puts the
         # largest value on that side.

@@ -73,15 +73,14 @@ class Recipe:
 def uniform_recipe(precision: Precision) -> Recipe:
     """Return the recipe that ``--precision`` names.
 
-    At int4 the talker's head stays int8: it decides when speech ends, and costs nothing.
+    At int4 the talker's head stays int8, since it decides when speech ends, and so does the
+    projection, which everything in the predictor starts from; both are read once a frame.
     """
-    head: Precision = "int8" if precision == "int4" else precision
+    finer: Precision = "int8" if precision == "int4" else precision
     return Recipe(
         name=precision,
-        talker=TalkerPrecision(layers=precision, head=head),
-        code_predictor=CodePredictorPrecision(
-            layers=precision, heads=precision, projection=precision
-        ),
+        talker=TalkerPrecision(layers=precision, head=finer),
+        code_predictor=CodePredictorPrecision(layers=precision, heads=precision, projection=finer),
         embeddings="fp32" if precision == "fp32" else "fp16",
     )
 

@@ -6,7 +6,6 @@ is a :class:`ManifestError` that names the key and says what to do.
 
 import dataclasses
 import json
-import math
 import types
 import typing
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ class Manifest:
             ManifestError: The text is not a manifest of this format version.
         """
         try:
-            values = json.loads(text)
+            values = json.loads(text, parse_constant=_refuse_constant)
         except ValueError as error:
             raise ManifestError(f"{where} is no JSON ({error}); {_REBUILD}") from error
         version = values.get("format_version") if isinstance(values, dict) else None
@@ -132,6 +131,11 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 _REBUILD = "build the bundle again (wyoming-qwen3tts build CHECKPOINT --force) or fetch it again."
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and the infinities, which Python's reader would let through."""
+    raise ValueError(f"{name} is no number")
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
@@ -169,7 +173,7 @@ def _decode_fields(kind: Any, value: Any, where: str) -> Any:
 
 def _of_type(kind: type, value: Any, where: str) -> Any:
     """Return ``value`` if it is exactly of ``kind`` (so that True is no number)."""
-    if type(value) is not kind or value in (math.inf, -math.inf):
+    if type(value) is not kind:
         raise _wrong(where, value, f"a value of type {kind.__name__}")
     return value
 

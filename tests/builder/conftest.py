@@ -1,0 +1,103 @@
+"""Tiny checkpoints and their graphs, built once for all tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.oracle.language_model import OracleLanguageModel
+from tests.tiny_checkpoint import write_tiny_checkpoint
+from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
+from wyoming_qwen3tts.builder.layers import Numerics
+from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe
+from wyoming_qwen3tts.builder.talker import build_talker
+
+CheckpointFactory = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> CheckpointFactory:
+    """Return the directory of a tiny checkpoint; equal arguments give the same one."""
+    made: dict[tuple[str, int], Path] = {}
+
+    def directory(model_size: str = "0.6B", num_code_groups: int = 16) -> Path:
+        key = (model_size, num_code_groups)
+        if key not in made:
+            parent = tmp_path_factory.mktemp("checkpoint")
+            made[key] = write_tiny_checkpoint(
+                parent / "tiny", model_size=model_size, num_code_groups=num_code_groups
+            )
+        return made[key]
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def oracle(tiny: CheckpointFactory) -> Callable[..., OracleLanguageModel]:
+    return lambda *args, **kwargs: OracleLanguageModel(tiny(*args, **kwargs))
+
+
+@pytest.fixture(scope="session")
+def talker_path(
+    tiny: CheckpointFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Return the path of a tiny talker's graph."""
+    made: dict[tuple[str, str, str], Path] = {}
+
+    def path(model_size: str = "0.6B", precision: Precision = "fp32", device: str = "cpu") -> Path:
+        key = (model_size, precision, device)
+        if key not in made:
+            directory = tmp_path_factory.mktemp("talker")
+            checkpoint = Checkpoint.open(tiny(model_size))
+            recipe = uniform_recipe(precision)
+            build_talker(
+                checkpoint.main, checkpoint.talker, recipe.talker, numerics(device), directory
+            )
+            made[key] = directory / "talker.onnx"
+        return made[key]
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def predictor_path(
+    tiny: CheckpointFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Return the path of a tiny code predictor's graph."""
+    made: dict[tuple[str, int, str, str], Path] = {}
+
+    def path(
+        model_size: str = "0.6B",
+        num_code_groups: int = 16,
+        precision: Precision = "fp32",
+        device: str = "cpu",
+    ) -> Path:
+        key = (model_size, num_code_groups, precision, device)
+        if key not in made:
+            directory = tmp_path_factory.mktemp("predictor")
+            checkpoint = Checkpoint.open(tiny(model_size, num_code_groups))
+            recipe = uniform_recipe(precision)
+            build_code_predictor(
+                checkpoint.main,
+                checkpoint.code_predictor,
+                recipe.code_predictor,
+                numerics(device),
+                directory,
+            )
+            made[key] = directory / "code_predictor.onnx"
+        return made[key]
+
+    return path
+
+
+def numerics(device: str) -> Numerics:
+    if device == "cuda":
+        return Numerics(compute_type=np.float16, table_type=np.float16)
+    return Numerics()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)

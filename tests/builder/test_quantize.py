@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wyoming_qwen3tts.builder.quantize import (
+    MAX_SNR_DB,
+    block_size_for,
+    dequantize,
+    quantize,
+    snr_db,
+)
+from wyoming_qwen3tts.errors import BuildError
+
+BITS = st.sampled_from([4, 8])
+BLOCK_SIZES = st.sampled_from([16, 32, 128])
+
+
+def weights(seed, scale, heavy_tails, shape=(3, 256)):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_t(2, shape) if heavy_tails else rng.standard_normal(shape)
+    return (scale * values).astype(np.float32)
+
+
+WEIGHTS = st.builds(
+    weights, st.integers(0, 999), st.sampled_from([1e-8, 1e-4, 1.0, 1e6]), st.booleans()
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(WEIGHTS, BITS, BLOCK_SIZES)
+def test_largest_value_scales_are_never_off_by_more_than_half_a_step(weight, bits, block_size):
+    quantized = quantize(weight, bits, block_size, search=False)
+    error = np.abs(dequantize(quantized) - weight).reshape(*quantized.scales.shape, block_size)
+    half_step = np.abs(quantized.scales)[..., None] / 2
+    assert np.all(error <= half_step * (1 + 1e-4))
+
+
+@settings(deadline=None, max_examples=60)
+@given(WEIGHTS, BITS, BLOCK_SIZES)
+def test_searched_scales_are_off_by_more_only_where_they_clip(weight, bits, block_size):
+    quantized = quantize(weight, bits, block_size)
+    blocks = weight.reshape(*quantized.scales.shape, block_size)
+    steps = blocks / quantized.scales[..., None]
+    error = np.abs(dequantize(quantized).reshape(blocks.shape) - blocks)
+    half = 1 << (bits - 1)
+    in_range = (steps >= -half - 0.5) & (steps <= half - 0.5)
+    limit = np.abs(quantized.scales)[..., None] / 2 * (1 + 1e-4)
+    assert np.all((error <= limit) | ~in_range)
+
+
+@settings(deadline=None, max_examples=60)
+@given(WEIGHTS, BITS, BLOCK_SIZES)
+def test_no_block_is_worse_than_with_its_largest_value_scale(weight, bits, block_size):
+    def block_errors(*, search):
+        error = dequantize(quantize(weight, bits, block_size, search=search)) - weight
+        return np.square(error.reshape(-1, block_size), dtype=np.float64).sum(1)
+
+    assert np.all(block_errors(search=True) <= block_errors(search=False) * (1 + 1e-5))
+
+
+def test_the_search_gains_more_than_a_decibel_at_four_bits():
+    weight = weights(1, 0.02, heavy_tails=False, shape=(256, 1024))
+    plain = quantize(weight, 4, 128, search=False).snr_db
+    assert quantize(weight, 4, 128).snr_db > plain + 1
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_reported_energies_are_those_of_the_result(bits):
+    weight = weights(3, 0.5, heavy_tails=True)
+    quantized = quantize(weight, bits, 64)
+    error = dequantize(quantized) - weight
+    assert quantized.signal_energy == pytest.approx(np.square(weight).sum(), rel=1e-4)
+    assert quantized.error_energy == pytest.approx(np.square(error).sum(), rel=1e-4)
+    assert quantized.snr_db == snr_db(quantized.signal_energy, quantized.error_energy)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_representable_weights_and_zeros_are_exact(bits):
+    steps = np.arange(-(1 << (bits - 1)), 1 << (bits - 1))
+    weight = np.zeros((2, 256), np.float32)
+    weight[1] = 0.25 * np.resize(steps, 256)
+    quantized = quantize(weight, bits, 256)
+    np.testing.assert_array_equal(dequantize(quantized), weight)
+    assert quantized.snr_db == MAX_SNR_DB
+
+
+def test_half_precision_scales_are_rounded_before_values_are():
+    weight = weights(5, 0.02, heavy_tails=False)
+    quantized = quantize(weight, 8, 128, scale_type=np.float16)
+    np.testing.assert_array_equal(
+        quantized.scales, quantized.scales.astype(np.float16).astype(np.float32)
+    )
+    assert quantized.snr_db > 43
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(value):
+    weight = np.ones((2, 16), np.float32)
+    weight[1, 3] = value
+    with pytest.raises(BuildError, match="not finite"):
+        quantize(weight, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("num_inputs", "expected"), [(1024, 128), (3072, 128), (96, 32), (80, 16), (64, 64)]
+)
+def test_blocks_are_the_largest_that_divide_the_inputs(num_inputs, expected):
+    assert block_size_for(num_inputs, 128) == expected
+
+
+def test_inputs_that_no_block_divides_are_refused():
+    with pytest.raises(BuildError, match="24 inputs"):
+        block_size_for(24, 128)
