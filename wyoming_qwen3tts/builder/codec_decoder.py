@@ -28,6 +28,7 @@ from wyoming_qwen3tts.builder.codec_layers import (
     StreamStates,
     attend,
     causal_mask,
+    centroids,
     constant_shape,
     conv_as_linear,
     int64_range,
@@ -55,7 +56,6 @@ _CONV_TAPS = 7
 _RESIDUAL_DILATIONS = (1, 3, 9)
 _CONVNEXT_EXPANSION = 4
 _LAYER_NORM_EPSILON = 1e-6
-_MIN_CLUSTER_USAGE = 1e-5
 
 
 def build_codec_decoder(codec: TensorFile, config: CodecDecoderConfig, directory: Path) -> None:
@@ -128,8 +128,7 @@ class _Decoder:
         projection = self._read(
             f"quantizer.{part}.output_proj.weight", config.codebook_dim, width, 1
         )
-        centroids = total / np.maximum(usage, _MIN_CLUSTER_USAGE)[:, None]
-        return centroids @ projection[:, :, 0].T
+        return centroids(total, usage) @ projection[:, :, 0].T
 
     def _pre_conv(self, x: Value) -> Value:
         """Convolve and project: two linear maps with nothing between them, folded into one."""

@@ -24,6 +24,7 @@ _SINE_COEFFICIENTS = (
     -0.5520516715175563,
 )
 _SNAKE_EPSILON = 1e-9
+_MIN_CLUSTER_USAGE = 1e-5
 _INT64_MAX = np.iinfo(np.int64).max
 _MASKED = -1e30
 
@@ -279,3 +280,8 @@ def int64_range(graph: GraphBuilder, start: Value, count: Value) -> Value:
 def row_offsets(num_tables: int, table_size: int) -> Int64Array:
     """Return the first row of each of several tables that are stored one below the other."""
     return np.arange(num_tables, dtype=np.int64) * table_size
+
+
+def centroids(total: AnyArray, usage: AnyArray) -> AnyArray:
+    """Return a codebook (C, D) from its training sums (C, D) and counts (C,)."""
+    return total / np.maximum(usage, _MIN_CLUSTER_USAGE)[:, None]
