@@ -1,0 +1,108 @@
+"""The product's own synthesis, to be compared with the official package."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tests.parity import cases
+from tests.parity.cases import Case
+from tests.parity.subject import Utterance
+from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+from wyoming_qwen3tts.builder.recipe import uniform_recipe
+from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.synthesis.options import (
+    SynthesisOptions,
+    SynthesisRequest,
+    TextLayout,
+    default_options,
+)
+from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
+from wyoming_qwen3tts.synthesis.voice import (
+    DesignedVoice,
+    IclVoice,
+    PresetSpeaker,
+    Voice,
+    XVectorVoice,
+)
+
+
+class ProductSubject:
+    """The product: a float32 bundle made by the builder, spoken by the synthesizer."""
+
+    def __init__(self, checkpoint: Path, bundle: Path, *, num_lanes: int = 1) -> None:
+        """Build a bundle where there is none yet, and open it."""
+        if not bundle.exists():
+            options = BuildOptions(recipe=uniform_recipe("fp32"), name=checkpoint.name.lower())
+            build_bundle(checkpoint, bundle, options)
+        self._model = open_bundle(bundle, SessionOptions(num_threads=1))
+        self._synthesizer = Synthesizer(self._model, max_lanes=num_lanes)
+
+    def speak(self, batch: Sequence[Case]) -> list[Utterance | None]:
+        """Speak all cases; they share the lanes."""
+        speeches = [self._submit(case) for case in batch]
+        while not self._synthesizer.is_idle:
+            self._synthesizer.step()
+        return [None if speech is None else _utterance(speech) for speech in speeches]
+
+    def _submit(self, case: Case) -> Speech | None:
+        voice = self._voice(case)
+        if voice is None:
+            return None
+        return self._synthesizer.submit(
+            SynthesisRequest(case.text, voice, self._options(case, voice))
+        )
+
+    def _options(self, case: Case, voice: Voice) -> SynthesisOptions:
+        defaults = default_options(self._model.facts.generation, seed=0).greedy()
+        return SynthesisOptions(
+            talker=defaults.talker,
+            predictor=defaults.predictor,
+            # The official limit counts the last token, which never becomes a frame.
+            max_frames=cases.MAX_NEW_TOKENS - 1,
+            language=case.language,
+            instruction=None if isinstance(voice, DesignedVoice) else case.instruction,
+            layout=TextLayout(case.layout),
+            seed=0,
+        )
+
+    def _voice(self, case: Case) -> Voice | None:
+        if case.voice == "designed":
+            return DesignedVoice(case.instruction or "")
+        if case.voice == "preset":
+            # Without a speaker the official package speaks with a random timbre; not offered.
+            return None if case.speaker is None else PresetSpeaker(case.speaker)
+        reference = cases.clip(case.reference_samples)
+        x_vector = self.embed(reference)
+        if case.reference_text is None:
+            return XVectorVoice(x_vector)
+        return IclVoice(x_vector, case.reference_text, self.encode(reference))
+
+    def decode(self, codes: Int64Array, chunk_frames: int) -> Float32Array:
+        """Decode codes (F, G) in chunks into samples (S,)."""
+        decoder = self._model.codec_decoder
+        state, chunks = decoder.initial_state(), []
+        for start in range(0, len(codes), chunk_frames):
+            samples, state = decoder.decode(codes[start : start + chunk_frames], state)
+            chunks.append(samples)
+        return np.concatenate(chunks)
+
+    def encode(self, samples: Float32Array) -> Int64Array:
+        """Encode samples (S,) into codes (F, G)."""
+        if self._model.codec_encoder is None:
+            raise ValueError("this bundle has no codec encoder")
+        return self._model.codec_encoder.encode(samples)
+
+    def embed(self, samples: Float32Array) -> Float32Array:
+        """Return the x-vector (D,) of samples (S,)."""
+        if self._model.speaker_encoder is None:
+            raise ValueError("this bundle has no speaker encoder")
+        return self._model.speaker_encoder.embed(samples)
+
+
+def _utterance(speech: Speech) -> Utterance:
+    if speech.error is not None:
+        raise speech.error
+    samples = [chunk.samples for chunk in speech.take_audio()]
+    return Utterance(speech.codes, np.concatenate(samples))
