@@ -12,9 +12,11 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.builder.bundle_writer import bundle_directory, finish_bundle, sha256_of
 from wyoming_qwen3tts.builder.checkpoint import TOKENIZER_FILES, Checkpoint
 from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
-from wyoming_qwen3tts.builder.codec_decoder import build_codec_decoder
+from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
+from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder, ignored_encoder_tensors
 from wyoming_qwen3tts.builder.layers import Numerics
-from wyoming_qwen3tts.builder.recipe import Precision, Recipe, uniform_recipe
+from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, Precision, Recipe, uniform_recipe
+from wyoming_qwen3tts.builder.speaker_encoder import build_speaker_encoder
 from wyoming_qwen3tts.builder.tables import TABLE_FILES, build_tables
 from wyoming_qwen3tts.builder.talker import build_talker, max_positions
 from wyoming_qwen3tts.errors import BuildError
@@ -74,10 +76,6 @@ COMPONENTS: Final = tuple(_COMPONENTS)
 _CLONING = ("codec_encoder", "speaker_encoder")
 _NO_CLONING = "encodes reference clips, which only Base models take"
 _NOT_CHOSEN = "belongs to a component that is not built now"
-# Tensors that no graph needs, and why.
-_NEVER_READ_CODEC: Final[Mapping[str, str]] = {
-    "decoder.quantizer.*.input_proj.weight": "used in training only: decoding starts from codes",
-}
 # Bytes of a stored value of 1 parameter: quantised ones have a float32 scale per block besides.
 _BYTES_PER_VALUE: Final[Mapping[Precision, float]] = {
     "fp32": 4.0,
@@ -92,7 +90,7 @@ _SPACE_MARGIN = 1.1
 class BuildOptions:
     """What to build."""
 
-    recipe: Recipe = field(default_factory=lambda: uniform_recipe("int8"))
+    recipe: Recipe = field(default_factory=lambda: uniform_recipe(DEFAULT_PRECISION))
     device: Device = "cpu"
     components: tuple[str, ...] = ()
     """Rebuild only these in an existing bundle; empty for all."""
@@ -280,20 +278,31 @@ class _Build:
                 shutil.copyfile(checkpoint.directory / file, directory / file)
         elif name == "codec_decoder":
             build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory)
+        elif name == "codec_encoder":
+            groups = checkpoint.talker.num_code_groups
+            build_codec_encoder(checkpoint.codec, checkpoint.codec_encoder, groups, directory)
+        elif checkpoint.speaker_encoder is not None:
+            build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
 
     def _check_all_read(self) -> None:
         """Refuse a checkpoint with tensors that no component and no stated reason explains."""
-        ignored_main, ignored_codec = {}, dict(_NEVER_READ_CODEC)
+        checkpoint = self._checkpoint
+        groups = checkpoint.talker.num_code_groups
+        ignored_main: dict[str, str] = {}
+        ignored_codec = {
+            **IGNORED_TENSORS,
+            **ignored_encoder_tensors(checkpoint.codec_encoder, groups),
+        }
         for name, component in _COMPONENTS.items():
             if name in self._components:
                 continue
-            is_missing = name in _CLONING and self._checkpoint.speaker_encoder is None
+            is_missing = name in _CLONING and checkpoint.speaker_encoder is None
             reason = _NO_CLONING if is_missing else _NOT_CHOSEN
             if not (is_missing and name == "speaker_encoder"):
                 ignored_main.update(dict.fromkeys(component.main, reason))
             ignored_codec.update(dict.fromkeys(component.codec, reason))
-        self._checkpoint.main.finish(ignored_main)
-        self._checkpoint.codec.finish(ignored_codec)
+        checkpoint.main.finish(ignored_main)
+        checkpoint.codec.finish(ignored_codec)
 
     def _manifest(self, files: tuple[BundleFile, ...], source: BundleSource) -> Manifest:
         checkpoint, options, old = self._checkpoint, self._options, self._old

@@ -10,7 +10,12 @@ from tqdm import tqdm
 
 from wyoming_qwen3tts.builder.build import COMPONENTS, BuildOptions, build_bundle, default_output
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.recipe import PRECISIONS, load_recipe, uniform_recipe
+from wyoming_qwen3tts.builder.recipe import (
+    DEFAULT_PRECISION,
+    PRECISIONS,
+    load_recipe,
+    uniform_recipe,
+)
 from wyoming_qwen3tts.model.manifest import DEVICES
 
 _KILOBYTE = 1024
@@ -28,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
     )
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument(
-        "--precision", choices=PRECISIONS, default="int8", help="of the weights (default: int8)"
+        "--precision", choices=PRECISIONS, help=f"of the weights (default: {DEFAULT_PRECISION})"
     )
     precision.add_argument(
         "--recipe", type=Path, metavar="FILE", help="YAML file with a precision for each part"
@@ -64,7 +69,11 @@ def run(args: argparse.Namespace) -> int:
         BuildError: The bundle cannot be built.
     """
     started = time.monotonic()
-    recipe = load_recipe(args.recipe) if args.recipe else uniform_recipe(args.precision)
+    recipe = (
+        load_recipe(args.recipe)
+        if args.recipe
+        else uniform_recipe(args.precision or DEFAULT_PRECISION)
+    )
     options = BuildOptions(
         recipe=recipe,
         device=args.device,

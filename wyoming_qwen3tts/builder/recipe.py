@@ -11,6 +11,7 @@ from wyoming_qwen3tts.errors import BuildError
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+DEFAULT_PRECISION: Final[Precision] = "int8"
 # Quantised weights share one scale per this many inputs (fewer where the width does not divide).
 DEFAULT_BLOCK_SIZE: Final = 128
 _MIN_BLOCK_SIZE: Final = 16

@@ -1,0 +1,201 @@
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.tiny_checkpoint import write_tiny_checkpoint
+from wyoming_qwen3tts.builder.build import (
+    BuildOptions,
+    build_bundle,
+    default_output,
+    model_name,
+)
+from wyoming_qwen3tts.builder.bundle_writer import sha256_of
+from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.recipe import uniform_recipe
+from wyoming_qwen3tts.errors import BuildError, CheckpointError
+from wyoming_qwen3tts.model.manifest import read_manifest
+
+FILES = {
+    *("talker.onnx", "talker.onnx.data", "code_predictor.onnx", "code_predictor.onnx.data"),
+    *("codec_decoder.onnx", "codec_decoder.onnx.data"),
+    *("text_embedding.npy", "codec_embedding.npy", "group_embedding.npy"),
+    *("vocab.json", "merges.txt", "tokenizer_config.json"),
+}
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny, tmp_path_factory):
+    return build_bundle(tiny(), tmp_path_factory.mktemp("bundle") / "cpu_int8")
+
+
+@pytest.fixture
+def copied_bundle(bundle, tmp_path):
+    return shutil.copytree(bundle, tmp_path / "cpu_int8")
+
+
+def test_the_bundle_is_complete(bundle, tiny):
+    manifest = read_manifest(bundle)
+    assert {file.path for file in manifest.files} == FILES
+    assert {path.name for path in bundle.iterdir()} == FILES | {"manifest.json"}
+    for file in manifest.files:
+        assert (bundle / file.path).stat().st_size == file.bytes
+        assert sha256_of(bundle / file.path) == file.sha256
+    assert manifest.device == "cpu"
+    assert manifest.recipe == "int8"
+    assert manifest.precision["talker"] == {"layers": "int8", "head": "int8"}
+    assert manifest.precision["codec_decoder"] == {"all": "fp32"}
+    assert manifest.source.model_sha256 == sha256_of(tiny() / "model.safetensors")
+
+
+def test_the_manifest_has_the_models_facts(bundle, tiny):
+    manifest, checkpoint = read_manifest(bundle), Checkpoint.open(tiny())
+    assert manifest.talker.max_positions == manifest.facts.max_positions == 8192
+    assert replace(manifest.facts, max_positions=32768) == checkpoint.facts
+    assert manifest.talker.num_layers == 3
+    assert manifest.talker.cache_type == "float32"
+
+
+def test_the_manifest_says_what_quantisation_cost(bundle):
+    reports = {(r.component, r.part): r for r in read_manifest(bundle).quantization}
+    assert set(reports) == {
+        ("talker", "layers"),
+        ("talker", "head"),
+        ("code_predictor", "layers"),
+        ("code_predictor", "heads"),
+    }
+    assert all(40 < report.lowest_snr_db <= report.snr_db for report in reports.values())
+    assert reports["talker", "layers"].num_tensors == 3 * 4
+
+
+def test_progress_grows_to_one(tiny, tmp_path):
+    seen = []
+    build_bundle(tiny(), tmp_path / "b", progress=lambda *step: seen.append(step))
+    fractions = [fraction for _, fraction in seen]
+    assert fractions == sorted(fractions)
+    assert seen[-1] == ("done", 1.0)
+    # Nearly everything is told as it is read: no long standstill at the end.
+    assert seen[-2][1] > 0.95
+    assert {"talker", "embeddings", "codec_decoder"} <= {stage for stage, _ in seen}
+
+
+@pytest.mark.parametrize("model_type", ["custom_voice", "base", "voice_design"])
+def test_every_kind_of_model_builds(model_type, tmp_path):
+    checkpoint = write_tiny_checkpoint(tmp_path / "checkpoint", model_type, "1.7B")
+    bundle = build_bundle(checkpoint, tmp_path / "bundle")
+    has_encoders = model_type == "base"
+    assert (bundle / "speaker_encoder.onnx").exists() == has_encoders
+    assert (bundle / "codec_encoder.onnx").exists() == has_encoders
+    assert read_manifest(bundle).facts.model_type == model_type
+
+
+def test_an_existing_bundle_needs_force(copied_bundle, tiny):
+    with pytest.raises(BuildError, match="--force"):
+        build_bundle(tiny(), copied_bundle)
+    assert read_manifest(copied_bundle).recipe == "int8"
+    build_bundle(tiny(), copied_bundle, BuildOptions(recipe=uniform_recipe("fp16"), force=True))
+    assert read_manifest(copied_bundle).recipe == "fp16"
+
+
+def test_single_components_are_rebuilt_in_place(copied_bundle, tiny):
+    before = read_manifest(copied_bundle)
+    old_talker = (copied_bundle / "talker.onnx.data").stat()
+    options = BuildOptions(recipe=uniform_recipe("int4"), components=("code_predictor",))
+    build_bundle(tiny(), copied_bundle, options)
+    after = read_manifest(copied_bundle)
+    assert {file.path for file in after.files} == FILES
+    changed = {old.path for old, new in zip(before.files, after.files, strict=True) if old != new}
+    assert changed == {"code_predictor.onnx", "code_predictor.onnx.data"}
+    assert after.precision["code_predictor"]["layers"] == "int4"
+    assert after.precision["talker"]["layers"] == "int8"
+    assert after.recipe == "int8+int4"
+    assert [r.precision for r in after.quantization if r.component == "talker"] == ["int8"] * 2
+    assert [r.precision for r in after.quantization if r.component != "talker"] == ["int4"] * 2
+    # Linked, not copied; and nothing was written through the link.
+    assert (copied_bundle / "talker.onnx.data").stat().st_ino == old_talker.st_ino
+    assert all(sha256_of(copied_bundle / file.path) == file.sha256 for file in after.files)
+
+
+def test_single_components_need_a_bundle_of_the_same_model(copied_bundle, tiny, tmp_path):
+    options = BuildOptions(components=("talker",))
+    with pytest.raises(BuildError, match="no bundle yet"):
+        build_bundle(tiny(), tmp_path / "absent", options)
+    with pytest.raises(BuildError, match="built for cpu"):
+        build_bundle(tiny(), copied_bundle, replace(options, device="cuda"))
+    with pytest.raises(BuildError, match="another checkpoint"):
+        build_bundle(tiny("1.7B"), copied_bundle, options)
+
+
+def test_components_that_the_model_lacks_are_refused(tiny, tmp_path):
+    options = BuildOptions(components=("speaker_encoder",))
+    with pytest.raises(BuildError, match=r"no component 'speaker_encoder'.*talker"):
+        build_bundle(tiny(), tmp_path / "b", options)
+
+
+def test_a_tensor_that_nobody_knows_stops_the_build(tiny, tmp_path):
+    checkpoint = shutil.copytree(tiny(), tmp_path / "checkpoint")
+    path = checkpoint / "model.safetensors"
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["talker.surprise"] = {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    with pytest.raises(CheckpointError, match=r"talker\.surprise"):
+        build_bundle(checkpoint, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+KILLED_BUILD = """
+import os, signal, sys
+from pathlib import Path
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+
+def die(stage, fraction):
+    if stage == "embeddings":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+build_bundle(Path(sys.argv[1]), Path(sys.argv[2]), BuildOptions(force=True), die)
+"""
+
+
+def test_a_killed_build_leaves_nothing_that_counts(tiny, tmp_path):
+    target = tmp_path / "models" / "cpu_int8"
+    command = [sys.executable, "-c", KILLED_BUILD, str(tiny()), str(target)]
+    killed = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not target.exists()
+    (leftover,) = target.parent.iterdir()
+    assert leftover.name.startswith(".")
+    build_bundle(tiny(), target)
+    assert list(target.parent.iterdir()) == [target]
+    assert read_manifest(target).recipe == "int8"
+
+
+def test_names(tiny, tmp_path):
+    checkpoint = Checkpoint.open(tiny("1.7B"))
+    assert model_name(checkpoint) == "qwen3-tts-12hz-1.7b-customvoice"
+    named = Checkpoint.open(shutil.copytree(tiny(), tmp_path / "Qwen3-TTS-12Hz-Mine"))
+    assert model_name(named) == "qwen3-tts-12hz-mine"
+    options = BuildOptions(recipe=uniform_recipe("int4"))
+    assert default_output(named, options, tmp_path) == tmp_path / "qwen3-tts-12hz-mine" / "cpu_int4"
+
+
+def test_cuda_graphs_need_a_half_precision_recipe(tiny, tmp_path):
+    options = BuildOptions(recipe=uniform_recipe("fp32"), device="cuda")
+    with pytest.raises(BuildError, match="float16"):
+        build_bundle(tiny(), tmp_path / "b", options)
+    bundle = build_bundle(tiny(), tmp_path / "b", replace(options, recipe=uniform_recipe("fp16")))
+    manifest = read_manifest(bundle)
+    assert manifest.talker.cache_type == "float16"
+    assert np.load(bundle / "text_embedding.npy", mmap_mode="r").dtype == np.float16
+
+
+def test_equal_checkpoints_give_equal_bundles(bundle, tiny, tmp_path):
+    again = build_bundle(tiny(), tmp_path / "again")
+    assert read_manifest(again) == read_manifest(bundle)

@@ -1,0 +1,57 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from wyoming_qwen3tts.builder import cli
+from wyoming_qwen3tts.model.manifest import read_manifest
+
+
+def parse(*arguments, data_dir=Path("onnx")):
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser, data_dir)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+def test_defaults():
+    args = parse("checkpoint")
+    assert (args.device, args.components) == ("cpu", ())
+    assert args.data_dir == Path("onnx")
+    assert args.output is None
+
+
+def test_a_build_says_where_how_large_and_how_long(tiny, tmp_path, capsys):
+    assert cli.run(parse(tiny("1.7B"), "--precision", "int4", "--data-dir", tmp_path)) == 0
+    bundle = tmp_path / "qwen3-tts-12hz-1.7b-customvoice" / "cpu_int4"
+    assert read_manifest(bundle).recipe == "int4"
+    output = capsys.readouterr()
+    assert output.out.startswith(f"{bundle}: ")
+    assert " MB in " in output.out
+    assert output.err == ""  # no bar where nobody watches
+
+
+def test_recipes_components_and_names(tiny, tmp_path):
+    output = tmp_path / "here"
+    cli.run(parse(tiny(), "--output", output, "--name", "mine"))
+    assert read_manifest(output).recipe == "int8"
+    recipe = Path(__file__).parents[2] / "config" / "recipes" / "int8-int4heads.yaml"
+    cli.run(parse(tiny(), "--output", output, "--recipe", recipe, "--components", "code_predictor"))
+    manifest = read_manifest(output)
+    assert manifest.name == "mine"
+    assert manifest.precision["code_predictor"]["heads"] == "int4"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--components", "talker,vocoder"],
+        ["--components", ","],
+        ["--precision", "int3"],
+        ["--precision", "int8", "--recipe", "x.yaml"],
+        ["--device", "toaster"],
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_read(arguments, capsys):
+    with pytest.raises(SystemExit):
+        parse("checkpoint", *arguments)
+    assert "error" in capsys.readouterr().err
