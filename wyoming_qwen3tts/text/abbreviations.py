@@ -1,0 +1,130 @@
+"""Whether a full stop belongs to an abbreviation, an initial or an ordinal."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+
+from wyoming_qwen3tts.text.language_data import LANGUAGES, language_data
+
+
+class Stop(Enum):
+    """What a single full stop before white space can be."""
+
+    SENTENCE = "sentence"
+    """It may end a sentence; the next word decides."""
+    ABBREVIATION = "abbreviation"
+    """It does not end a sentence, whatever comes next."""
+    BEFORE_NUMBER = "before_number"
+    """It does not end a sentence when a number comes next."""
+    ORDINAL = "ordinal"
+    """It follows a bare number in a language that writes ordinals so: the next word decides."""
+
+
+@dataclass(frozen=True)
+class StopTables:
+    """Abbreviations of one language, or the safe ones of all of them."""
+
+    never_final: frozenset[str]
+    before_number: frozenset[str]
+    may_end: frozenset[str]
+    ordinal_after: frozenset[str]
+    ordinal_before: frozenset[str]
+    has_ordinals: bool
+
+
+# Letters and stops that may make up one abbreviation: "z. B", "U.S.A", "c.-à-d", "т. д".
+_CHAIN = re.compile(
+    r"(?<![^\s.\-(\[{\"'“‘«„*_/])(?:[^\W\d]{1,3}\.[ \u00a0\u202f]?-?)*(?<!\w)\w[\w\-'’]*$"
+)
+_LIST_MARK = re.compile(r"(?:^|\n)[ \t>]*(?:[-*+•][ \t]+)?[0-9]{1,3}$")
+_BARE_NUMBER = re.compile(r"(?<![\w.,:/-])[0-9]{1,2}$")
+_WORD_BEFORE = re.compile(r"(\w+)\W{1,3}[0-9]{1,2}$")
+_UNIT_LETTER = re.compile(r"[0-9][ \u00a0\u202f]?\w$")
+_UNIT = re.compile(r"[0-9][ \u00a0\u202f]?[^\W\d_A-ZА-Я]{1,4}$")
+_VOWEL = re.compile(r"[aeiouyäöüáéíóúâêîôûàèìòùãõаеёиоуыэюя]")
+# Longest text before a stop that matters: an abbreviation, or a word and a number.
+_LOOK_BACK = 40
+
+
+@cache
+def stop_tables(language: str | None) -> StopTables:
+    """Return the tables of a language; None: what is safe whatever the language is."""
+    if language is not None:
+        data = language_data(language)
+        ordinal_before = {*data.lists["ordinal_before"], *data.month_numbers}
+        return StopTables(
+            never_final=data.never_final,
+            before_number=data.before_number,
+            may_end=frozenset(_key(entry) for entry in data.may_end),
+            ordinal_after=frozenset(data.lists["ordinal_after"]),
+            ordinal_before=frozenset(ordinal_before),
+            has_ordinals=bool(data.lists["ordinal_after"]),
+        )
+    every = [stop_tables(code) for code in LANGUAGES]
+    return StopTables(
+        never_final=frozenset(
+            entry for tables in every for entry in tables.never_final if _safe_anywhere(entry)
+        ),
+        before_number=frozenset().union(*(tables.before_number for tables in every)),
+        may_end=frozenset().union(*(tables.may_end for tables in every)),
+        ordinal_after=frozenset().union(*(tables.ordinal_after for tables in every)),
+        ordinal_before=frozenset().union(*(tables.ordinal_before for tables in every)),
+        has_ordinals=True,
+    )
+
+
+def kind_of_stop(text: str, start: int, stop: int, tables: StopTables) -> Stop:
+    """Say what the full stop at ``text[stop]`` is, judged by the text from ``start`` to it."""
+    before = text[max(start, stop - _LOOK_BACK) : stop]
+    if _LIST_MARK.search(before) and (
+        stop - start < _LOOK_BACK or "\n" in before.rstrip("0123456789")
+    ):
+        return Stop.ABBREVIATION
+    if tables.has_ordinals and _BARE_NUMBER.search(before):
+        word = _WORD_BEFORE.search(before)
+        if word is not None and word[1].casefold() in tables.ordinal_after:
+            return Stop.ABBREVIATION
+        return Stop.ORDINAL
+    chain = _CHAIN.search(before)
+    if chain is None:
+        return Stop.SENTENCE
+    return _kind_of_chain(chain[0], before, tables)
+
+
+def _kind_of_chain(chain: str, before: str, tables: StopTables) -> Stop:
+    if _key(chain) in tables.may_end:
+        return Stop.SENTENCE
+    last = re.split(r"[.\s]", chain)[-1].lstrip("-")
+    if _key(last) in tables.may_end and (len(last) > 1 or _UNIT_LETTER.search(before)):
+        return Stop.SENTENCE
+    if _UNIT.search(before):
+        return Stop.SENTENCE
+    if _listed(chain, tables.never_final) or _listed(last, tables.never_final):
+        return Stop.ABBREVIATION
+    if _listed(last, tables.before_number):
+        return Stop.BEFORE_NUMBER
+    pieces = [piece for piece in re.split(r"[.\s\-]+", chain) if piece]
+    cased = last.lower() != last.upper()
+    # "U.S.A." and "u. s. w." are one word each; "Ja. Gut." is two sentences.
+    longest = 1 if re.search(r"\s", chain) else 3
+    if len(pieces) > 1 and cased and all(len(piece) <= longest for piece in pieces):
+        return Stop.ABBREVIATION
+    if len(last) == 1 and cased and last not in "яЯéèÉÈ" and not _UNIT_LETTER.search(before):
+        return Stop.ABBREVIATION
+    return Stop.SENTENCE
+
+
+def _safe_anywhere(entry: str) -> bool:
+    # What is short for a word here may be a word elsewhere: "mind.", "gem.", "es.", "ex.".
+    return not entry.islower() or "." in entry or not _VOWEL.search(entry)
+
+
+def _listed(word: str, entries: frozenset[str]) -> bool:
+    # An entry in small letters also stands at the start of a sentence ("Ca. 5"); one with a
+    # capital is written so ("Art." is not "art.").
+    return word in entries or word.replace(" ", "") in entries or word.lower() in entries
+
+
+def _key(chain: str) -> str:
+    return re.sub(r"[\s\u00a0\u202f]", "", chain).casefold()

@@ -1,0 +1,138 @@
+"""Names of languages, and which language a text is in."""
+
+import re
+from collections.abc import Collection
+from functools import cache
+from typing import Any, Final
+
+from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.text.language_data import LANGUAGES
+from wyoming_qwen3tts.text.scripts import script_of
+
+# Plain code -> the checkpoint's spelling first, then other names and three-letter codes.
+_NAMES: Final = {
+    "zh": (
+        "chinese",
+        "mandarin",
+        "中文",
+        "汉语",
+        "漢語",
+        "普通话",
+        "國語",
+        "zho",
+        "chi",
+        "cmn",
+        "cn",
+    ),
+    "en": ("english", "eng"),
+    "ja": ("japanese", "日本語", "にほんご", "jpn", "jp"),
+    "ko": ("korean", "한국어", "조선말", "kor", "kr"),
+    "de": ("german", "deutsch", "deu", "ger"),
+    "fr": ("french", "français", "francais", "fra", "fre"),
+    "ru": ("russian", "русский", "rus"),
+    "pt": ("portuguese", "português", "portugues", "por", "br"),
+    "es": ("spanish", "español", "espanol", "castellano", "castilian", "spa"),
+    "it": ("italian", "italiano", "ita"),
+}
+_CODES: Final = {
+    **{code: code for code in _NAMES},
+    **{name: code for code, names in _NAMES.items() for name in names},
+}
+_LATIN: Final = ("en", "de", "fr", "pt", "es", "it")
+_LATIN_WORD = re.compile(r"[^\W\d_]+")
+_TEXT_ONLY = re.compile(r"https?://\S+|\S+@\S+|[\d_*`#|<>\[\]{}]+")
+MIN_CONFIDENCE: Final = 0.55
+"""Below this share of the probability the language counts as unsure."""
+
+
+def language_code(name: str | None) -> str | None:
+    """Return the plain code for any form of a language, or None if it is none of the ten.
+
+    "de", "DE", "de-DE", "de_DE", "deu", "German" and "Deutsch" are all "de".
+    """
+    if name is None:
+        return None
+    folded = name.strip().casefold()
+    return _CODES.get(folded) or _CODES.get(re.split(r"[-_. ]", folded)[0])
+
+
+def model_language(code: str) -> str:
+    """Return the checkpoint's spelling of a language, "german" for any form of it.
+
+    Raises:
+        RequestError: It is none of the ten languages.
+    """
+    plain = language_code(code)
+    if plain is None:
+        raise RequestError(f"Unknown language {code!r}; use one of {', '.join(LANGUAGES)}.")
+    return _NAMES[plain][0]
+
+
+def detect_language(text: str, candidates: Collection[str] = LANGUAGES) -> str | None:
+    """Return the language of a text, one of the candidates, or None when it is not sure.
+
+    The script decides for Chinese, Japanese, Korean and Russian; only text in Latin letters that
+    more than one candidate is written in needs the language model, which is loaded then.
+
+    Args:
+        text: A sentence or more; the more the surer.
+        candidates: Plain codes of the languages in use.
+    """
+    possible = _possible_languages(_TEXT_ONLY.sub(" ", text))
+    named = [code for code in possible if code in candidates]
+    if len(named) < 2:
+        return named[0] if named else None
+    return _classify(text, named)
+
+
+def _possible_languages(text: str) -> tuple[str, ...]:
+    """Languages that a text may be in, by the script of most of its words."""
+    counts = {"latin": 0, "cyrillic": 0, "han": 0, "kana": 0, "hangul": 0}
+    for char in text:
+        script = script_of(char)
+        if script in {"han", "kana", "hangul"}:
+            counts[script] += 1
+    for word in _LATIN_WORD.findall(text):
+        script = script_of(word[0])
+        if script in {"latin", "cyrillic"}:
+            counts[script] += 1
+    # One sign of these scripts says about as much as a word in letters.
+    east_asian = counts["han"] + counts["kana"] + counts["hangul"]
+    most = max(east_asian, counts["latin"], counts["cyrillic"])
+    if most == 0:
+        return ()
+    if most == east_asian:
+        if counts["hangul"] >= max(counts["han"], counts["kana"]):
+            return ("ko",)
+        return ("ja",) if counts["kana"] else ("zh", "ja")
+    return _LATIN if most == counts["latin"] else ("ru",)
+
+
+def _classify(text: str, named: list[str]) -> str | None:
+    clean = " ".join(_TEXT_ONLY.sub(" ", text).split())
+    ranked: list[tuple[str, float]] = _identifier().rank(clean)
+    scores = {code: score for code, score in ranked if code in named}
+    total = sum(scores.values())
+    best = max(scores, key=lambda code: scores[code])
+    if total <= 0 or scores[best] < MIN_CONFIDENCE * total:
+        return None
+    return best
+
+
+@cache
+def _identifier() -> Any:
+    # Imported on first use: 80 MB while all of its languages are in memory, 57 MB with ours only.
+    import numpy as np
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    everything = LanguageIdentifier.from_model_file(MODEL_FILE)
+    everything.set_languages([*_LATIN, "zh", "ja"])
+    return LanguageIdentifier(
+        np.ascontiguousarray(everything.nb_ptc),
+        everything.nb_pc,
+        everything.nb_classes,
+        everything.tk_nextmove,
+        everything.tk_output,
+        norm_probs=True,
+        tk_row=everything.tk_row,
+    )

@@ -1,0 +1,219 @@
+"""What the rules need to know about a language, read from the tables in ``text/data``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from wyoming_qwen3tts.errors import ConfigError
+
+LANGUAGES: tuple[str, ...] = ("zh", "en", "ja", "ko", "de", "fr", "ru", "pt", "es", "it")
+"""Plain codes of the languages that the models speak."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word that follows a number: a unit, a currency, a scale such as "million"."""
+
+    gender: str
+    """"m", "f" or "n"; "n" also where the number does not agree; "native": Korean numerals."""
+    forms: tuple[str, ...]
+    """One form for all numbers; or for one and many; or, in Russian, for one, few and many."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Patterns for a time of day; ``{h}`` and ``{m}`` stand for the spoken numbers."""
+
+    hour: tuple[str, ...]
+    minutes: tuple[str, ...]
+    minutes_below_ten: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    """Words that belong to the time in writing: "14:30 Uhr"."""
+    letter: str | None = None
+    """Letter that may stand for the colon: "14h30"."""
+    dot: bool = False
+    """Whether "14.30" is a time before a suffix."""
+    hour_gender: str = "n"
+    minute_gender: str = "n"
+    before_noon: str | None = None
+    after_noon: str | None = None
+
+
+@dataclass(frozen=True)
+class Currencies:
+    """Names of money."""
+
+    amount: str
+    """Pattern for major and minor units together; empty: decimals are spoken instead."""
+    scale_link: str
+    """Word between a scale and the currency: "millions **de** dollars"."""
+    names: Mapping[str, Term]
+    minor: Mapping[str, Term]
+
+
+@dataclass(frozen=True)
+class Dates:
+    """Patterns for dates of languages without declension."""
+
+    day_month: str = ""
+    day_month_year: str = ""
+    first_day: str = ""
+
+
+@dataclass(frozen=True)
+class LanguageData:
+    """All tables of one language."""
+
+    code: str
+    decimal: str
+    grouping: str
+    """Characters that may separate thousands."""
+    words: Mapping[str, str]
+    times: Times
+    currencies: Currencies
+    units: Mapping[str, Term]
+    unit_symbols: Mapping[str, str]
+    """Symbol -> unit, only of units that the language names."""
+    symbols: Mapping[str, str]
+    scales: Mapping[str, Term]
+    dates: Dates = field(default_factory=Dates)
+    months: tuple[str, ...] = ()
+    months_genitive: tuple[str, ...] = ()
+    month_numbers: Mapping[str, int] = field(default_factory=dict)
+    """Every spelling of a month in lower case -> 1 to 12."""
+    never_final: frozenset[str] = frozenset()
+    """Abbreviations that cannot be the last word of a sentence, without their last stop."""
+    before_number: frozenset[str] = frozenset()
+    """Abbreviations that do not end a sentence when a number follows."""
+    may_end: frozenset[str] = frozenset()
+    """Dotted or short abbreviations that do end sentences."""
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Word lists of rules that only some languages have."""
+
+
+_WORD_LISTS = (
+    "masculine_endings",
+    "feminine_endings",
+    "masculine_words",
+    "feminine_words",
+    "genitive_after",
+    "other_case_after",
+    "two_before",
+    "native_before",
+    "sino_before",
+)
+_ABBREVIATION_LISTS = (
+    "never_final",
+    "before_number",
+    "may_end",
+    "ordinal_after",
+    "ordinal_before",
+)
+
+
+@cache
+def language_data(code: str) -> LanguageData:
+    """Return the tables of a language; each file is read once.
+
+    Raises:
+        ConfigError: There are no tables for this code, or they have an unknown key.
+    """
+    if code not in LANGUAGES:
+        raise ConfigError(f"No text rules for language {code!r}; known: {', '.join(LANGUAGES)}.")
+    table = _read(f"{code}.yaml")
+    numbers = table.pop("numbers")
+    abbreviations = table.pop("abbreviations")
+    units = _terms(table.pop("units"))
+    currencies = table.pop("currencies")
+    months = tuple(table.pop("months", ()))
+    genitive = tuple(table.pop("months_genitive", ()))
+    data = LanguageData(
+        code=code,
+        decimal=numbers["decimal"],
+        grouping=numbers["grouping"],
+        words=table.pop("words"),
+        times=_times(table.pop("times")),
+        currencies=Currencies(
+            amount=currencies["amount"],
+            scale_link=currencies["scale_link"],
+            names=_terms(currencies["names"]),
+            minor=_terms(currencies["minor"]),
+        ),
+        units=units,
+        unit_symbols=_unit_symbols(units, table.pop("extra_symbols", {})),
+        symbols=table.pop("symbols"),
+        scales=_terms(table.pop("scales", {})),
+        dates=Dates(**table.pop("dates", {})),
+        months=months,
+        months_genitive=genitive,
+        month_numbers=_month_numbers(months, genitive, table.pop("month_abbreviations", ())),
+        never_final=frozenset(abbreviations.pop("never_final", ())),
+        before_number=frozenset(abbreviations.pop("before_number", ())),
+        may_end=frozenset(abbreviations.pop("may_end", ())),
+        lists={
+            **{name: tuple(table.pop(name, ())) for name in _WORD_LISTS},
+            **{name: tuple(abbreviations.pop(name, ())) for name in _ABBREVIATION_LISTS[3:]},
+        },
+    )
+    if unknown := [*table, *abbreviations]:
+        raise ConfigError(f"text/data/{code}.yaml: unknown keys {', '.join(unknown)}; remove them.")
+    return data
+
+
+@cache
+def stage_direction_words() -> frozenset[str]:
+    """Return the first words of stage directions, in lower case, of all languages."""
+    return frozenset(
+        word.casefold() for row in _read("stage_directions.yaml")["words"] for word in row
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    text = files("wyoming_qwen3tts.text").joinpath("data", name).read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    table: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506  a safe loader, in C if there
+    return table
+
+
+def _terms(table: Mapping[str, Any]) -> dict[str, Term]:
+    terms = {}
+    for name, row in table.items():
+        if isinstance(row, str):
+            terms[str(name)] = Term("m", (row,))
+        else:
+            gender, *forms = row
+            terms[str(name)] = Term(gender, tuple(forms))
+    return terms
+
+
+def _times(table: Mapping[str, Any]) -> Times:
+    rows: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
+    return Times(**rows)
+
+
+def _unit_symbols(units: Mapping[str, Term], extra: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    symbols: dict[str, str] = {}
+    for table in (_read("units.yaml"), extra):
+        for unit, spellings in table.items():
+            if unit in units:
+                symbols.update(dict.fromkeys(spellings, unit))
+    return symbols
+
+
+def _month_numbers(
+    months: Sequence[str], genitive: Sequence[str], abbreviations: Sequence[Any]
+) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for names in (months, genitive):
+        numbers.update({name.casefold(): index for index, name in enumerate(names, start=1)})
+    for index, row in enumerate(abbreviations, start=1):
+        for name in row if isinstance(row, list) else [row]:
+            if name is not None:
+                numbers[name.casefold()] = index
+    return numbers
