@@ -19,9 +19,10 @@ from tests.parity.comparison import (
 from tests.parity.environment import ROOT, run_official, write_checkpoints
 from tests.parity.golden import write_golden
 from tests.parity.oracle_subject import OracleSubject
-from tests.parity.product_subject import ProductSubject
+from tests.parity.product_subject import ProductSubject, open_product
 from tests.parity.subject import Subject
 from tests.tiny_checkpoint import TINY_CHECKPOINTS
+from wyoming_qwen3tts.model.speech_model import SpeechModel
 
 NUM_LANES = 4
 GOLDEN = ROOT / "tests" / "golden"
@@ -84,12 +85,16 @@ def _subjects(directory: Path) -> dict[str, SubjectFactory]:
         return OracleSubject(checkpoints / name)
 
     @functools.cache
+    def model(name: str) -> SpeechModel:
+        return open_product(checkpoints / name, bundles / name)
+
+    @functools.cache
     def product(name: str) -> Subject:
-        return ProductSubject(checkpoints / name, bundles / name)
+        return ProductSubject(model(name))
 
     @functools.cache
     def product_in_lanes(name: str) -> Subject:
-        return ProductSubject(checkpoints / name, bundles / name, num_lanes=NUM_LANES)
+        return ProductSubject(model(name), num_lanes=NUM_LANES)
 
     return {
         "oracle": oracle,

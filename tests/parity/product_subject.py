@@ -12,6 +12,7 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.options import (
     SynthesisOptions,
     SynthesisRequest,
@@ -28,16 +29,21 @@ from wyoming_qwen3tts.synthesis.voice import (
 )
 
 
-class ProductSubject:
-    """The product: a float32 bundle made by the builder, spoken by the synthesizer."""
+def open_product(checkpoint: Path, bundle: Path) -> SpeechModel:
+    """Open the float32 bundle of a checkpoint; build it where there is none yet."""
+    if not bundle.exists():
+        options = BuildOptions(recipe=uniform_recipe("fp32"), name=checkpoint.name.lower())
+        build_bundle(checkpoint, bundle, options)
+    return open_bundle(bundle, SessionOptions(num_threads=1))
 
-    def __init__(self, checkpoint: Path, bundle: Path, *, num_lanes: int = 1) -> None:
-        """Build a bundle where there is none yet, and open it."""
-        if not bundle.exists():
-            options = BuildOptions(recipe=uniform_recipe("fp32"), name=checkpoint.name.lower())
-            build_bundle(checkpoint, bundle, options)
-        self._model = open_bundle(bundle, SessionOptions(num_threads=1))
-        self._synthesizer = Synthesizer(self._model, max_lanes=num_lanes)
+
+class ProductSubject:
+    """A bundle made by the builder, spoken by the synthesizer."""
+
+    def __init__(self, model: SpeechModel, *, num_lanes: int = 1) -> None:
+        """Speak up to ``num_lanes`` cases side by side."""
+        self._model = model
+        self._synthesizer = Synthesizer(model, max_lanes=num_lanes)
 
     def speak(self, batch: Sequence[Case]) -> list[Utterance | None]:
         """Speak all cases; they share the lanes."""

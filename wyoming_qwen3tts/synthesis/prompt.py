@@ -165,7 +165,8 @@ class PromptBuilder:
         if layout is TextLayout.NON_STREAMING:
             tail = np.concatenate([text + self._codec_pad, codec + self._tts_pad])
             return tail, self._no_text(), len(reference)
-        num_shared = min(len(reference), len(codec))
+        # One position always remains: its output is what the first frame is drawn from.
+        num_shared = min(len(reference), len(codec) - 1)
         if len(text) > len(codec):
             return text[: len(codec)] + codec, text[len(codec) :], num_shared
         pads = np.repeat(self._tts_pad, len(codec) - len(text), axis=0)
