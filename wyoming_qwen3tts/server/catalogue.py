@@ -12,7 +12,8 @@ from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.server.bundles import InstalledBundle
 from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
-from wyoming_qwen3tts.text.language import LANGUAGES, language_code
+from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.text.language_data import LANGUAGES
 
 # The preset speakers' character and native language, in the words of their publisher's model card.
 _SPEAKER_NOTES = {
@@ -65,10 +66,14 @@ def preset_voices(bundle: InstalledBundle) -> list[CatalogueVoice]:
                 version=__version__,
             ),
             bundle,
-            lambda _model, _style, speaker=speaker: PresetSpeaker(speaker),
+            _preset(speaker),
         )
         for speaker in sorted(facts.speakers)
     ]
+
+
+def _preset(speaker: str) -> Callable[[SpeechModel, str | None], Voice]:
+    return lambda _model, _style: PresetSpeaker(speaker)
 
 
 def find_voice(

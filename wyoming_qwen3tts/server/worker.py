@@ -8,11 +8,11 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.errors import BusyError, Qwen3TTSError, SynthesisError
+from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest
 from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
 
@@ -43,12 +43,10 @@ class Utterance:
 class SynthesisWorker:
     """Runs synthesizers in one thread."""
 
-    def __init__(self, *, max_waiting: int) -> None:
-        """Accept at most ``max_waiting`` unfinished utterances."""
-        self._max_waiting = max_waiting
+    def __init__(self) -> None:
+        """Prepare the thread."""
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._active: list[Utterance] = []
-        self._num_open = 0
         self._thread = threading.Thread(target=self._run, name="synthesis", daemon=True)
 
     def start(self) -> None:
@@ -60,27 +58,13 @@ class SynthesisWorker:
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    @property
-    def num_open(self) -> int:
-        """Utterances that were accepted and have not ended."""
-        return self._num_open
-
     def submit(self, synthesizer: Synthesizer, request: SynthesisRequest) -> Utterance:
-        """Queue a request.
-
-        Raises:
-            BusyError: Too many requests are waiting.
-        """
-        if self._num_open >= self._max_waiting:
-            raise BusyError(
-                f"{self._num_open} requests are being spoken or waiting already; try again later."
-            )
+        """Queue a request."""
         utterance = Utterance(synthesizer, request)
-        self._num_open += 1
         self._commands.put(lambda: self._begin(utterance))
         return utterance
 
-    async def audio(self, utterance: Utterance) -> AsyncIterator[AudioChunk]:
+    async def audio(self, utterance: Utterance) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of an utterance; closing the iterator early cancels it.
 
         Raises:
@@ -100,7 +84,6 @@ class SynthesisWorker:
         if utterance.is_cancelled:
             return
         utterance.is_cancelled = True
-        self._num_open -= 1
         self._commands.put(lambda: self._cancel(utterance))
 
     def _run(self) -> None:
