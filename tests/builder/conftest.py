@@ -94,7 +94,7 @@ def predictor_path(
 
 def numerics(device: str) -> Numerics:
     if device == "cuda":
-        return Numerics(compute_type=np.float16, table_type=np.float16)
+        return Numerics.half_precision()
     return Numerics()
 
 

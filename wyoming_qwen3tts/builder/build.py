@@ -353,8 +353,8 @@ def _numerics(options: BuildOptions) -> Numerics:
         }
         if "fp32" in precisions:
             raise BuildError("On CUDA the graphs compute in float16; choose fp16, int8 or int4.")
+        return Numerics.half_precision(recipe.block_size)
     return Numerics(
-        compute_type=np.float16 if options.device == "cuda" else np.float32,
         block_size=recipe.block_size,
         table_type=np.float16 if recipe.embeddings == "fp16" else np.float32,
     )

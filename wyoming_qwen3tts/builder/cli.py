@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
         type=Path,
         default=data_dir,
         metavar="DIR",
-        help=f"where bundles are, without --output (default: {data_dir})",
+        help="where bundles are, without --output (default: %(default)s)",
     )
     parser.add_argument("--name", help="name of the model (default: that of its repository)")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")

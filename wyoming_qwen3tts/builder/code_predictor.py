@@ -62,6 +62,16 @@ class _Weights:
 
 
 @dataclass(frozen=True)
+class _Projection:
+    """``small_to_mtp_projection`` as the checkpoint has it."""
+
+    weight: Float32Array
+    """(width, talker width)."""
+    bias: Float32Array
+    """(width,)."""
+
+
+@dataclass(frozen=True)
 class _Sampling:
     """Sampling controls, prepared once for all steps."""
 
@@ -143,34 +153,29 @@ def _store_weights(
         )
         for step in range(config.num_code_groups - 1)
     )
-    weight, bias = _read_projection(main, config)
-    table = writer.graph.weight(
-        "input_embeddings",
-        np.concatenate(
-            [
-                _projected(rows, weight, bias).astype(writer.numerics.table_type)
-                for rows in _embedding_tables(main, config)
-            ]
-        ),
-    )
+    scale = writer.numerics.residual_scale
+    folded = _read_projection(main, config)
+    tables = []
+    for rows in _embedding_tables(main, config):
+        inputs = rows if folded is None else rows @ folded.weight.T + folded.bias
+        tables.append((inputs * scale).astype(writer.numerics.table_type))
+    table = writer.graph.weight("input_embeddings", np.concatenate(tables))
     projection = None
-    if weight is not None and bias is not None:
+    if folded is not None:
         name = "small_to_mtp_projection"
         projection = (
-            writer.linear_weight(name, weight, precision.projection, part="projection"),
-            writer.vector(f"{name}.bias", bias),
+            writer.linear_weight(name, folded.weight * scale, precision.projection, "projection"),
+            writer.vector(f"{name}.bias", folded.bias * scale),
         )
     return _Weights(stack, heads, table, projection, cosines, sines)
 
 
-def _read_projection(
-    main: TensorFile, config: CodePredictorConfig
-) -> tuple[Float32Array | None, Float32Array | None]:
-    """Return weight (width, talker width) and bias, or None where both widths are equal."""
+def _read_projection(main: TensorFile, config: CodePredictorConfig) -> _Projection | None:
+    """Read the projection; None where both widths are equal."""
     if not config.has_projection:
-        return None, None
+        return None
     name, width = f"{_PREFIX}.small_to_mtp_projection", config.transformer.hidden_size
-    return (
+    return _Projection(
         main.read(f"{name}.weight", (width, config.talker_hidden_size)),
         main.read(f"{name}.bias", (width,)),
     )
@@ -183,14 +188,6 @@ def _embedding_tables(main: TensorFile, config: CodePredictorConfig) -> Iterator
     yield main.read("talker.model.codec_embedding.weight", vocabulary)[:codes]
     for step in range(config.num_code_groups - 2):
         yield main.read(f"{_PREFIX}.model.codec_embedding.{step}.weight", (codes, width))
-
-
-def _projected(
-    rows: Float32Array, weight: Float32Array | None, bias: Float32Array | None
-) -> Float32Array:
-    if weight is None or bias is None:
-        return rows
-    return rows @ weight.T + bias
 
 
 def _unroll(
@@ -222,11 +219,11 @@ def _unroll(
 
 def _project(writer: LayerWriter, hidden: Value, weights: _Weights) -> Value:
     """Return the talker's vector as the first input (B, 1, width)."""
-    x = writer.as_compute_type(hidden)
-    if weights.projection is not None:
-        weight, bias = weights.projection
-        x = writer.graph.op("Add", [writer.linear(x, weight), bias])
-    return _unsqueeze(writer.graph, x)
+    if weights.projection is None:
+        return _unsqueeze(writer.graph, writer.as_residual(hidden))
+    weight, bias = weights.projection
+    x = writer.linear(writer.as_compute_type(hidden), weight)
+    return _unsqueeze(writer.graph, writer.graph.op("Add", [x, bias]))
 
 
 def _embed(writer: LayerWriter, table: Value, rows: Value) -> Value:

@@ -46,6 +46,25 @@ class Numerics:
     """MatMulNBits: 4 quantises activations too, 0 leaves them."""
     table_type: type[np.floating] = np.float32
     """Type in which embedding tables inside a graph are stored."""
+    residual_scale: float = 1.0
+    """What flows from layer to layer is this times its true value. Norms undo it, so the results
+    are the same; float16 needs it, because true values can exceed its largest one, 65504."""
+    mlp_scale: float = 1.0
+    """The same for the widest vector inside an MLP."""
+
+    @classmethod
+    def half_precision(cls, block_size: int = DEFAULT_BLOCK_SIZE) -> "Numerics":
+        """Return the numerics of graphs that compute in float16.
+
+        The scales are powers of two, folded into weights, so they cost neither time nor precision.
+        """
+        return cls(
+            compute_type=np.float16,
+            block_size=block_size,
+            table_type=np.float16,
+            residual_scale=2.0**-5,
+            mlp_scale=2.0**-4,
+        )
 
 
 @dataclass(frozen=True)
@@ -176,6 +195,13 @@ class LayerWriter:
         compute_type = self.numerics.compute_type
         return x if compute_type is np.float32 else self.graph.cast(x, compute_type)
 
+    def as_residual(self, x: Value) -> Value:
+        """Return a float32 input of the first layer as it flows through the layers."""
+        scale = self.numerics.residual_scale
+        if scale != 1:
+            x = self.graph.op("Mul", [x, self.graph.constant(scale, np.float32)])
+        return self.as_compute_type(x)
+
     def as_float32(self, x: Value) -> Value:
         """Return a value of the compute type in float32."""
         return x if self.numerics.compute_type is np.float32 else self.graph.cast(x, np.float32)
@@ -229,15 +255,18 @@ class LayerWriter:
             "mlp.up_proj": inner,
         }
 
+        residual_scale, mlp_scale = self.numerics.residual_scale, self.numerics.mlp_scale
+
         def packed(target: str, *parts: str) -> Linear:
             """Store several weights with the same input as one."""
             arrays = [tensors.read(f"{source}.{p}.weight", (outputs[p], width)) for p in parts]
+            arrays[-1] *= mlp_scale if parts[-1] == "mlp.up_proj" else 1
             return self.linear_weight(
                 f"{name}.{target}", np.concatenate(arrays), precision, "layers"
             )
 
-        def single(target: str, num_inputs: int) -> Linear:
-            array = tensors.read(f"{source}.{target}.weight", (width, num_inputs))
+        def single(target: str, num_inputs: int, scale: float) -> Linear:
+            array = tensors.read(f"{source}.{target}.weight", (width, num_inputs)) * scale
             return self.linear_weight(f"{name}.{target}", array, precision, "layers")
 
         def norm(target: str, size: int) -> Value:
@@ -252,10 +281,10 @@ class LayerWriter:
             ),
             query_norm=norm("self_attn.q_norm", config.head_size),
             key_norm=norm("self_attn.k_norm", config.head_size),
-            output=single("self_attn.o_proj", config.query_size),
+            output=single("self_attn.o_proj", config.query_size, residual_scale),
             post_norm=norm("post_attention_layernorm", width),
             gate_up=packed("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"),
-            down=single("mlp.down_proj", inner),
+            down=single("mlp.down_proj", inner, residual_scale / mlp_scale),
         )
 
     def rotary(self, config: TransformerConfig, num_positions: int) -> tuple[Value, Value]:
@@ -274,7 +303,7 @@ class LayerWriter:
         """Run all layers.
 
         Args:
-            x: (B, T, D) inputs.
+            x: (B, T, D) inputs, as :meth:`as_residual` makes them.
             stack: The weights.
             past: Cache of the earlier positions, None before the first.
             positions: Where x stands.
@@ -284,8 +313,9 @@ class LayerWriter:
             The normed vectors (B, D) of the last position, and the new cache.
         """
         config = stack.config
+        eps = config.norm_eps * self.numerics.residual_scale**2
         residual = x
-        normed = self.rms_norm(x, stack.layers[0].input_norm, config.norm_eps)
+        normed = self.rms_norm(x, stack.layers[0].input_norm, eps)
         next_norms = [*(layer.input_norm for layer in stack.layers[1:]), stack.final_norm]
         new_cache = []
         for index, layer in enumerate(stack.layers):
@@ -303,13 +333,9 @@ class LayerWriter:
                     # Only the last position is asked for: its MLP is the only one needed.
                     attended, residual = self._last(attended), self._last(residual)
                 attended = self.linear(attended, layer.output)
-                normed, residual = self.add_and_norm(
-                    residual, attended, layer.post_norm, config.norm_eps
-                )
+                normed, residual = self.add_and_norm(residual, attended, layer.post_norm, eps)
                 change = self._mlp(normed, layer)
-                normed, residual = self.add_and_norm(
-                    residual, change, next_norms[index], config.norm_eps
-                )
+                normed, residual = self.add_and_norm(residual, change, next_norms[index], eps)
         return normed, new_cache
 
     def _last(self, x: Value) -> Value:

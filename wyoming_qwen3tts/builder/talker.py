@@ -56,7 +56,7 @@ def build_talker(
         rows = _head_rows(main, config)
         head = writer.linear_weight("codec_head", rows, precision.head, part="head")
         positions = Positions(last, total, cosines, sines)
-        x = writer.as_compute_type(embeddings)
+        x = writer.as_residual(embeddings)
         hidden, _ = writer.run_stack(x, stack, past, positions, present)
         logits = writer.as_float32(writer.linear(hidden, head))
         graph.output(logits, "logits", np.float32, ["B", config.codebook_size + 1])
