@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,14 @@ from tests.server.voice_fixtures import (
     write_voice,
 )
 from wyoming_qwen3tts.errors import VoiceError
+from wyoming_qwen3tts.model.manifest import read_manifest
+from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.reference_audio import add_continuation_silence, load_reference_clip
 from wyoming_qwen3tts.server import voice_cache, voice_folder
 from wyoming_qwen3tts.server.voice_folder import LibraryVoice, VoiceKind, check_voice_name
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
-from wyoming_qwen3tts.synthesis.options import default_options
+from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.voice import DesignedVoice, IclVoice, XVectorVoice
 
 CLIP = clip_bytes()
@@ -614,6 +619,47 @@ class TestDamagedCache:
         for index in range(12):
             prepare(tmp_path, encoders, encoder_id=str(index))
         assert len(cache_files(anna)) == 8
+
+
+class TestRealModel:
+    def test_a_library_voice_speaks(
+        self, tmp_path: Path, anna: Path, tiny_model: Callable[..., SpeechModel]
+    ) -> None:
+        model = tiny_model("0.6B-base")
+        assert model.speaker_encoder is not None
+        assert model.codec_encoder is not None
+        library = VoiceLibrary([tmp_path])
+        voice = library.prepare(library.find("anna"), model)
+        assert isinstance(voice, IclVoice)
+        clip = load_reference_clip(anna / "ref.wav", model.facts.sample_rate_hz)
+        padded = add_continuation_silence(clip, model.facts.sample_rate_hz)
+        assert np.array_equal(voice.x_vector, model.speaker_encoder.embed(clip))
+        assert np.array_equal(voice.reference_codes, model.codec_encoder.encode(padded))
+
+        options = replace(default_options(model.facts.generation, seed=1), max_frames=4)
+        # From disk it is the same voice: the same codes are spoken.
+        again = VoiceLibrary([tmp_path]).prepare(library.find("anna"), model)
+        spoken = [
+            np.concatenate(
+                [
+                    chunk.samples
+                    for chunk in Synthesizer(model).stream(
+                        SynthesisRequest("Hello.", each, options)
+                    )
+                ]
+            )
+            for each in (voice, again)
+        ]
+        assert len(spoken[0]) > 0
+        assert np.array_equal(*spoken)
+
+    def test_bundles_with_the_same_encoders_share_an_encoding(
+        self, tiny_bundle: Callable[..., Path]
+    ) -> None:
+        base = read_manifest(tiny_bundle("0.6B-base"))
+        other = read_manifest(tiny_bundle("1.7B-base"))
+        assert voice_cache.encoder_id(base) == voice_cache.encoder_id(replace(base, recipe="int8"))
+        assert voice_cache.encoder_id(base) != voice_cache.encoder_id(other)
 
 
 def test_a_voice_can_be_made_by_hand(tmp_path: Path) -> None:
