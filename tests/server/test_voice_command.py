@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,14 +29,21 @@ class ScriptedDesigner:
 
     sample_rate_hz = SAMPLE_RATE_HZ
 
-    def __init__(self, silent: tuple[int, ...] = (), endless: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        silent: tuple[int, ...] = (),
+        endless: tuple[int, ...] = (),
+        slow: tuple[int, ...] = (),
+    ) -> None:
         self.silent = silent
         self.endless = endless
+        self.slow = slow
         self.spoken: list[tuple[Brief, int]] = []
 
     def speak(self, brief: Brief, seed: int) -> tuple[Float32Array, bool]:
         self.spoken.append((brief, seed))
-        samples = speech_clip(round(reading_time_s(brief.text), 1), seed=seed)
+        duration_s = reading_time_s(brief.text) * (3 if seed in self.slow else 1)
+        samples = speech_clip(round(duration_s, 1), seed=seed)
         return samples * (seed not in self.silent), seed not in self.endless
 
 
@@ -224,7 +232,7 @@ class TestListCheckRemove:
         assert voice("check") == 0
         out = capsys.readouterr().out
         assert "ok       anna (en): clip and transcript, 2.0 s of speech" in out
-        assert "3 voices checked, 0 cannot be used" in out
+        assert "voices checked: 3, cannot be used: 0" in out
 
     def test_check_finds_a_problem(
         self, library: Path, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
@@ -308,16 +316,18 @@ class TestDesign:
     def test_candidates_that_are_no_use(
         self, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        designer = ScriptedDesigner(silent=(1,), endless=(2,))
+        designer = ScriptedDesigner(silent=(1,), endless=(2,), slow=(3,))
         design = ("design", "warm", "--name", "anna", "--seed", 1, "--text", TRANSCRIPT)
+        design = (*design, "--candidates", 4)
         assert voice(*design, designer=designer) == 0
         out = capsys.readouterr().out
         assert "NO USE: The clip is silent" in out
         assert "NO USE: It did not come to an end" in out
-        for number in (1, 2):
+        assert re.search(r"NO USE: Its \d\.\d s of speech cannot be just the text", out)
+        for number in (1, 2, 3):
             with pytest.raises(VoiceError, match=f"Candidate {number} of anna is no use"):
                 voice("keep", "anna", number)
-        assert voice("keep", "anna", 3) == 0
+        assert voice("keep", "anna", 4) == 0
 
     def test_when_none_is_any_use_the_exit_code_says_so(self, voice: Callable[..., int]) -> None:
         designer = ScriptedDesigner(endless=(5,))

@@ -160,7 +160,7 @@ def _check(name: str | None, data_dirs: Sequence[Path]) -> int:
         else:
             print(f"PROBLEM  {voice.name} ({voice.language}): {voice.problem}")
     num_problems = sum(voice.problem is not None for voice in voices)
-    print(f"{len(voices)} voices checked, {num_problems} cannot be used")
+    print(f"voices checked: {len(voices)}, cannot be used: {num_problems}")
     return 1 if num_problems else 0
 
 

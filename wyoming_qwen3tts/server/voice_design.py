@@ -132,14 +132,24 @@ def make_candidate(designer: VoiceDesigner, brief: Brief, seed: int, path: Path)
         SynthesisError: The model failed.
     """
     samples, has_ended = designer.speak(brief, seed)
-    write_clip(path, samples, designer.sample_rate_hz)
-    problem = None if has_ended else "It did not come to an end; take another seed."
+    rate_hz = designer.sample_rate_hz
+    write_clip(path, samples, rate_hz)
+    problem = None if has_ended else "It did not come to an end."
     try:
-        clip = load_reference_clip(path, designer.sample_rate_hz)
-        check_transcript(brief.text, speech_duration_s(clip, designer.sample_rate_hz))
+        clip = load_reference_clip(path, rate_hz)
     except VoiceError as error:
         problem = problem or str(error)
-    return Candidate(seed, len(samples) / designer.sample_rate_hz, problem)
+    else:
+        problem = problem or _pace_problem(brief.text, speech_duration_s(clip, rate_hz))
+    return Candidate(seed, len(samples) / rate_hz, problem)
+
+
+def _pace_problem(text: str, duration_s: float) -> str | None:
+    try:
+        check_transcript(text, duration_s)
+    except VoiceError:
+        return f"Its {duration_s:.1f} s of speech cannot be just the text."
+    return None
 
 
 def clip_name(number: int) -> str:
