@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from wyoming_qwen3tts.model.session import open_session
+
 
 @cache
 def open_graph(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    # Through the project's door: all sessions of a process must share its thread pool.
+    return open_session(path, num_threads=2)
 
 
 class TalkerGraph:

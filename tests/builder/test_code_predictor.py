@@ -111,7 +111,8 @@ def test_draws_follow_the_official_distribution(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    uniform=st.floats(0, 1, exclude_max=True, width=32),
+    # No subnormal numbers: the runtime's sessions make the process flush them to zero.
+    uniform=st.floats(0, 1, exclude_max=True, width=32, allow_subnormal=False),
     temperature=st.floats(0.05, 5),
     top_k=st.integers(1, 64),
     top_p=st.floats(0.01, 1),

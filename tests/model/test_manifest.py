@@ -26,7 +26,8 @@ from wyoming_qwen3tts.model.manifest import (
 )
 
 COUNTS = st.integers(0, 2**40)
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+# onnxruntime sessions of other tests make this process flush subnormal numbers to zero.
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
 NAMES = st.text(string.printable + "äß中", max_size=12)
 
 
