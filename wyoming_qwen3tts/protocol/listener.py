@@ -199,8 +199,9 @@ async def _stdio_client() -> Client:
     reader = await async_get_stdin(loop)
     # A copy of the descriptor: closing the transport must not close sys.stdout at its back.
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # The reader is never fed; its protocol is the one that knows when everything was written.
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(loop), pipe
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
     )
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
     return Client(reader, writer, "stdio", listens_after_eof=True)

@@ -1,0 +1,148 @@
+"""Builds the server from its settings, starts and stops it."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+
+from wyoming_qwen3tts import __version__
+from wyoming_qwen3tts.audio import AudioChunk
+from wyoming_qwen3tts.protocol.listener import Listener, parse_uri
+from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
+from wyoming_qwen3tts.server.config import ServerConfig
+from wyoming_qwen3tts.server.discovery import announced
+
+_LOGGER = logging.getLogger(__name__)
+
+SourceFactory = Callable[[ServerConfig], AbstractAsyncContextManager[SpeechSource]]
+"""Gives the speech source of a server; its context ends with the server."""
+
+
+class PendingSource:
+    """Stands in for a speech source that is still loading: whoever asks waits for it."""
+
+    def __init__(self) -> None:
+        self._source: SpeechSource | None = None
+        self._is_there = asyncio.Event()
+
+    def set(self, source: SpeechSource) -> None:
+        """Let everybody who waits go on with the real one."""
+        self._source = source
+        self._is_there.set()
+
+    async def voices(self) -> Sequence[VoiceInfo]:
+        """Return the voices of the real source."""
+        source = await self._wait()
+        return await source.voices()
+
+    async def stream(
+        self, request: SpeechRequest, text: AsyncIterator[str]
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Speak with the real source."""
+        source = await self._wait()
+        async with aclosing(source.stream(request, text)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _wait(self) -> SpeechSource:
+        await self._is_there.wait()
+        assert self._source is not None  # noqa: S101 - set() did both
+        return self._source
+
+
+class Server:
+    """The program that serves, from the first signal handler to the last connection."""
+
+    def __init__(self, config: ServerConfig, create_source: SourceFactory) -> None:
+        self._config = config
+        self._create_source = create_source
+        self._stop = asyncio.Event()
+        self._is_ready = False
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, SIGINT or the end of input on stdio://.
+
+        Raises:
+            ConfigError: A setting cannot be used, such as an address that is taken.
+            BundleError: A model cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        main = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number, main)
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        _LOGGER.info("Stopped")
+
+    async def _serve(self) -> None:
+        config = self._config
+        source = PendingSource()
+        listener = Listener(config.uri, source, config.limits, supports_streaming=config.streaming)
+        # The port comes first: a client that asks while models load waits instead of failing.
+        async with listener, self._create_source(config) as loaded:
+            source.set(loaded)
+            async with AsyncExitStack() as announcement:
+                if config.zeroconf is not None:
+                    await announcement.enter_async_context(
+                        announced(config.zeroconf, parse_uri(config.uri), listener.port)
+                    )
+                self._is_ready = True
+                _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
+                await self._wait_for_end(listener)
+            await listener.stop(config.limits.shutdown_timeout_s)
+
+    async def _wait_for_end(self, listener: Listener) -> None:
+        waits = [
+            asyncio.create_task(self._stop.wait()),
+            asyncio.create_task(listener.wait_for_input_end()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _on_signal(self, number: int, main: asyncio.Task[None] | None) -> None:
+        if self._stop.is_set():
+            # Whoever asks twice does not want to wait: not for clients, not for the models.
+            logging.shutdown()
+            os._exit(128 + number)
+        _LOGGER.info("%s: stopping", signal.Signals(number).name)
+        self._stop.set()
+        if not self._is_ready and main is not None:
+            main.cancel()
+
+
+def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> None:
+    """Run the server until it is told to stop.
+
+    Args:
+        config: Every setting.
+        create_source: Gives the speech source; by default the one that runs the models.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+        BundleError: A model cannot be used.
+    """
+
+    async def run() -> None:
+        await Server(config, create_source or _create_engine).run()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run())
+
+
+def _create_engine(config: ServerConfig) -> AbstractAsyncContextManager[SpeechSource]:
+    # Imported late: it brings onnxruntime, which --version and a wrong flag have no need of.
+    from wyoming_qwen3tts.server.engine import create_speech_source
+
+    return create_speech_source(config)
