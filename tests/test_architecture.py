@@ -1,0 +1,149 @@
+"""The direction of dependencies, read from the imports of every module of the package."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "wyoming_qwen3tts"
+ROOT = Path(__file__).parents[1] / PACKAGE
+
+LEAVES = {"errors", "arrays", "audio", "settings"}
+"""Modules that every layer may use; among each other only what their own entry says."""
+
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "arrays": set(),
+    "audio": {"arrays", "errors"},
+    "settings": {"errors"},
+    "sampling": {"arrays", "errors"},
+    "reference_audio": {"arrays", "errors", "audio"},
+    "text": {"arrays", "errors"},
+    "protocol": LEAVES | {"text", "synthesis.voice", "synthesis.options"},
+    "synthesis": LEAVES | {"sampling", "model"},
+    "model": LEAVES | {"sampling"},
+    "builder": LEAVES | {"model.manifest", "model.facts"},
+    "server": LEAVES | {"reference_audio", "sampling", "text", "synthesis", "model", "protocol"},
+}
+"""Top-level module or layer -> what it may import besides itself."""
+
+EXCEPTIONS = {
+    # The embedded demo model is built at the first start where there is no other.
+    ("server.bundles", "builder.embedded"),
+    ("__main__", "server.cli"),
+}
+
+THIRD_PARTY_HOMES = {
+    "onnx": {"builder"},
+    "onnxruntime": {"model"},
+    "wyoming": {"protocol", "server"},
+    "zeroconf": {"server"},
+    "argparse": {"server", "builder"},
+}
+"""Package -> the layers that may import it; everything else goes through them."""
+
+BANNED = {"torch", "transformers", "safetensors", "requests"}
+
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """Return a module's name below the package; the package's own is empty."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the full name of everything that a module imports, wherever it does so."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer_of(name: str) -> str:
+    return name.split(".")[0]
+
+
+def is_allowed(importer: str, imported: str) -> bool:
+    allowed = ALLOWED[layer_of(importer)] | {layer_of(importer)}
+    return any(imported == home or imported.startswith(f"{home}.") for home in allowed) or any(
+        importer == source and imported.startswith(target) for source, target in EXCEPTIONS
+    )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_dependencies_point_one_way(path):
+    importer = module_name(path)
+    for full_name in imports(path):
+        if full_name.split(".")[0] != PACKAGE:
+            continue
+        imported = full_name.removeprefix(PACKAGE).removeprefix(".")
+        if imported == "__version__" or layer_of(importer) in {"", "__main__"}:
+            continue
+        assert is_allowed(importer, imported), f"{importer} must not import {imported}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_packages_are_imported_where_they_belong(path):
+    layer = layer_of(module_name(path))
+    for full_name in imports(path):
+        package = full_name.split(".")[0]
+        assert package not in BANNED, f"{package} has no place in the product"
+        if package in THIRD_PARTY_HOMES:
+            assert layer in THIRD_PARTY_HOMES[package], f"{package} belongs elsewhere"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_server_reads_the_environment(path):
+    if layer_of(module_name(path)) == "server":
+        return
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    assert not names & {"environ", "getenv"}
+
+
+def test_every_module_has_a_place():
+    known = set(ALLOWED) | {"", "__main__"}
+    assert {layer_of(module_name(path)) for path in MODULES} <= known
+
+
+def test_the_folder_of_bundles_is_no_package():
+    """A file onnx/__init__.py would take the place of the real package."""
+    assert not list((ROOT.parent / "onnx").rglob("__init__.py"))
+
+
+HEAVY = ("onnx", "torch", "transformers", "zeroconf", "safetensors")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level packages that a statement loads in a fresh interpreter."""
+    code = f"{statement}; import sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=ROOT.parent,
+    )
+    return set(result.stdout.split())
+
+
+def test_serving_loads_nothing_that_only_building_needs():
+    loaded = loaded_by(f"import {PACKAGE}.server.app, {PACKAGE}.server.engine")
+    assert "onnxruntime" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_the_command_line_loads_no_model_runtime():
+    loaded = loaded_by(f"import {PACKAGE}.server.cli")
+    assert not loaded & {*HEAVY, "onnxruntime", "soundfile", "tokenizers"}
