@@ -452,14 +452,14 @@ class TestPrepare:
 
     def test_a_model_without_encoders(self, tmp_path: Path, anna: Path) -> None:
         library = VoiceLibrary([tmp_path])
-        with pytest.raises(VoiceError, match="Use a Base model"):
+        with pytest.raises(VoiceError, match="use a Base model"):
             library.prepare(library.find("anna"), encoding_model(None))
 
     def test_encoders_that_fail_or_give_nonsense(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         encoders.error = RuntimeError("no memory")
-        with pytest.raises(VoiceError, match="failed at the clip of the voice anna: no memory"):
+        with pytest.raises(VoiceError, match="anna cannot be used: The model base failed at the clip: no memory"):
             prepare(tmp_path, encoders)
         encoders.error, encoders.is_broken = None, True
         with pytest.raises(VoiceError, match="no usable numbers"):

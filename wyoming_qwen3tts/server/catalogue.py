@@ -3,17 +3,25 @@
 Listing reads manifests and the voice library, never a graph.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.model.facts import ModelFacts
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.server.bundles import InstalledBundle
+from wyoming_qwen3tts.server.voice_cache import encoder_id
+from wyoming_qwen3tts.server.voice_folder import LibraryVoice, VoiceKind
+from wyoming_qwen3tts.server.voice_library import VoiceLibrary
+from wyoming_qwen3tts.synthesis.options import SynthesisOptions
 from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.text.language_data import LANGUAGES
+
+_LOGGER = logging.getLogger(__name__)
 
 # The preset speakers' character and native language, in the words of their publisher's model card.
 _SPEAKER_NOTES = {
@@ -32,77 +40,181 @@ _EMBEDDED_NOTE = "demo: random weights, sounds but no words"
 
 
 @dataclass(frozen=True)
+class OpenDesign:
+    """A VoiceDesign model's voice that each request describes anew."""
+
+
+@dataclass(frozen=True)
 class CatalogueVoice:
     """A voice that clients can ask for."""
 
     info: VoiceInfo
     bundle: InstalledBundle
     """The model that speaks it."""
-    make: Callable[[SpeechModel, str | None], Voice]
-    """(opened model, the request's style or None) -> the voice."""
+    source: PresetSpeaker | OpenDesign | LibraryVoice
+    """Where the voice comes from."""
     language: str | None = None
     """Plain code that the voice always speaks; None leaves it to request and text."""
 
 
-def preset_voices(bundle: InstalledBundle) -> list[CatalogueVoice]:
-    """Return a CustomVoice model's speakers, or a VoiceDesign model's one open voice."""
-    facts = bundle.manifest.facts
-    spoken = {language_code(name) for name in facts.spoken_languages}
-    languages = tuple(code for code in LANGUAGES if code in spoken)
-    if facts.model_type == "voice_design":
+class Catalogue:
+    """Every voice of a server: presets of its models and voices of the library."""
+
+    def __init__(
+        self,
+        bundles: Sequence[InstalledBundle],
+        library: VoiceLibrary,
+        styles: Mapping[str, str],
+    ) -> None:
+        """List voices of these models.
+
+        Args:
+            bundles: The models, most wanted first.
+            library: The users' own voices.
+            styles: Name -> instruction, offered by voices that follow instructions.
+        """
+        self._bundles = bundles
+        self._library = library
+        self._styles = {name.lower(): instruction for name, instruction in styles.items()}
+
+    def voices(self) -> list[CatalogueVoice]:
+        """Return the voices as models and library stand now; the first one of a name counts."""
+        presets = [voice for bundle in self._bundles for voice in self._presets(bundle)]
+        library = [
+            voice
+            for entry in self._library.scan()
+            if entry.problem is None and (voice := self._from_library(entry)) is not None
+        ]
+        # A user who calls a voice like a preset means the own one.
+        by_name = {voice.info.name.lower(): voice for voice in reversed([*library, *presets])}
+        return sorted(by_name.values(), key=lambda voice: voice.info.name.lower())
+
+    def find(self, request: SpeechRequest, default: str | None) -> CatalogueVoice:
+        """Return the voice that a request means.
+
+        A name may carry a language ("ryan-de"). Without a name the default voice speaks, or the
+        first one of the request's language.
+
+        Raises:
+            RequestError: There is no such voice; the message lists those there are.
+        """
+        voices = self.voices()
+        if not voices:
+            raise RequestError(
+                "No voice is there; install a model, or add a voice to the library of a Base model."
+            )
+        name = request.voice or default
+        if name is None:
+            code = language_code(request.language)
+            matching = [voice for voice in voices if code in voice.info.languages]
+            return (matching or voices)[0]
+        by_name = {voice.info.name.lower(): voice for voice in voices}
+        wanted = name.strip().lower()
+        if wanted in by_name:
+            return by_name[wanted]
+        stem, _, suffix = wanted.rpartition("-")
+        pinned = by_name.get(stem)
+        if pinned is not None and suffix in pinned.info.languages:
+            return replace(pinned, language=suffix)
+        raise RequestError(
+            f"Unknown voice {name[:100]!r}; there are: {', '.join(sorted(by_name))}."
+        )
+
+    def prepare(
+        self,
+        voice: CatalogueVoice,
+        model: SpeechModel,
+        options: SynthesisOptions,
+        style: str | None,
+    ) -> tuple[Voice, SynthesisOptions]:
+        """Return what the model speaks with; encodes a library clip that is new.
+
+        Args:
+            voice: A voice of this catalogue.
+            model: Its opened model.
+            options: The server's options, which the voice's own may replace.
+            style: Name of a style, or an instruction in free words.
+
+        Raises:
+            VoiceError: The library voice cannot be used.
+        """
+        instruction = self._styles.get(style.strip().lower(), style) if style else None
+        if isinstance(voice.source, OpenDesign):
+            return DesignedVoice(instruction or ""), options
+        spoken: Voice = (
+            voice.source
+            if isinstance(voice.source, PresetSpeaker)
+            else self._library.prepare(voice.source, model, encoder_id(voice.bundle.manifest))
+        )
+        if isinstance(voice.source, LibraryVoice):
+            options = voice.source.settings.apply(options)
+            instruction = instruction or voice.source.settings.style
+        return spoken, replace(options, instruction=_followed(instruction, model.facts))
+
+    def _presets(self, bundle: InstalledBundle) -> list[CatalogueVoice]:
+        facts = bundle.manifest.facts
+        if facts.model_type == "voice_design":
+            info = VoiceInfo(
+                name=_DESIGNED_NAME,
+                description="Designed: describe the voice in words, as the speaker",
+                languages=_languages(facts),
+                speakers=tuple(self._styles),
+                version=__version__,
+            )
+            return [CatalogueVoice(info, bundle, OpenDesign())]
+        return [
+            CatalogueVoice(
+                VoiceInfo(
+                    name=speaker,
+                    description=_describe(speaker, bundle),
+                    languages=_languages(facts),
+                    speakers=tuple(self._styles) if facts.follows_instructions else (),
+                    version=__version__,
+                ),
+                bundle,
+                PresetSpeaker(speaker),
+            )
+            for speaker in sorted(facts.speakers)
+        ]
+
+    def _from_library(self, entry: LibraryVoice) -> CatalogueVoice | None:
+        """Return a library voice with the model that speaks it; None while no model can."""
+        able = [
+            bundle
+            for bundle in self._bundles
+            if bundle.manifest.facts.model_type == entry.model_type
+        ]
+        if not able:
+            return None
+        wanted = [
+            bundle
+            for bundle in able
+            if entry.settings.model_size in ("any", bundle.manifest.facts.model_size)
+        ]
+        kind = "designed voice" if entry.kind is VoiceKind.DESIGNED else "cloned voice"
         info = VoiceInfo(
-            name=_DESIGNED_NAME,
-            description=f"Described in words, sent as the speaker ({bundle.reference})",
-            languages=languages,
+            name=entry.name,
+            description=entry.settings.description or f"{entry.name} ({kind})",
+            languages=(entry.language,),
             version=__version__,
         )
-        return [CatalogueVoice(info, bundle, lambda _, style: DesignedVoice(style or ""))]
-    return [
-        CatalogueVoice(
-            VoiceInfo(
-                name=speaker,
-                description=_describe(speaker, bundle),
-                languages=languages,
-                version=__version__,
-            ),
-            bundle,
-            _preset(speaker),
+        return CatalogueVoice(info, (wanted or able)[0], entry, language=entry.language)
+
+
+def _languages(facts: ModelFacts) -> tuple[str, ...]:
+    spoken = {language_code(name) for name in facts.spoken_languages}
+    return tuple(code for code in LANGUAGES if code in spoken)
+
+
+def _followed(instruction: str | None, facts: ModelFacts) -> str | None:
+    if instruction and not facts.follows_instructions:
+        _LOGGER.warning(
+            "The %s %s model follows no instructions; the style is ignored",
+            facts.model_size,
+            facts.model_type,
         )
-        for speaker in sorted(facts.speakers)
-    ]
-
-
-def _preset(speaker: str) -> Callable[[SpeechModel, str | None], Voice]:
-    return lambda _model, _style: PresetSpeaker(speaker)
-
-
-def find_voice(
-    voices: Sequence[CatalogueVoice], request: SpeechRequest, default: str | None
-) -> CatalogueVoice:
-    """Return the voice that a request means.
-
-    A name may carry a language ("ryan-de"). Without a name the default voice speaks, or the first
-    one of the request's language.
-
-    Raises:
-        RequestError: There is no such voice; the message lists those there are.
-    """
-    name = request.voice or default
-    if not voices:
-        raise RequestError("No voice is there; install a model, or add one to the voice library.")
-    if name is None:
-        code = language_code(request.language) if request.language else None
-        matching = [voice for voice in voices if code in voice.info.languages]
-        return (matching or list(voices))[0]
-    by_name = {voice.info.name.lower(): voice for voice in voices}
-    wanted = name.strip().lower()
-    if wanted in by_name:
-        return by_name[wanted]
-    stem, _, suffix = wanted.rpartition("-")
-    pinned = by_name.get(stem)
-    if pinned is not None and suffix in pinned.info.languages:
-        return CatalogueVoice(pinned.info, pinned.bundle, pinned.make, language=suffix)
-    raise RequestError(f"Unknown voice {name[:100]!r}; there are: {', '.join(sorted(by_name))}.")
+        return None
+    return instruction
 
 
 def _describe(speaker: str, bundle: InstalledBundle) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from wyoming_qwen3tts.audio import AudioChunk, silence
 from wyoming_qwen3tts.errors import BusyError, Qwen3TTSError
 from wyoming_qwen3tts.model.bundle import SessionOptions
-from wyoming_qwen3tts.model.facts import ModelFacts
+from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
 from wyoming_qwen3tts.server.bundles import (
     EMBEDDED_NOTICE,
@@ -18,11 +19,12 @@ from wyoming_qwen3tts.server.bundles import (
     find_bundle,
     installed_bundles,
 )
-from wyoming_qwen3tts.server.catalogue import CatalogueVoice, find_voice, preset_voices
+from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.model_pool import ModelPool
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.server.request_report import RequestReport
+from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
@@ -33,6 +35,7 @@ from wyoming_qwen3tts.text.sentence_stream import SentenceStream
 
 _LOGGER = logging.getLogger(__name__)
 
+_WARM_UP_TEXT = "Hello, this is ready."
 _NOTHING_TO_SAY_S = 0.1
 # A finished sentence is not held back longer than this while nobody knows whether more will come.
 _FLUSH_AFTER_S = 0.4
@@ -58,20 +61,37 @@ class SpeechEngine:
     def __init__(
         self,
         config: ServerConfig,
-        bundles: Sequence[InstalledBundle],
+        catalogue: Catalogue,
         pool: ModelPool,
         worker: SynthesisWorker,
     ) -> None:
-        """Serve these bundles."""
+        """Serve the voices of a catalogue."""
         self._config = config
-        self._bundles = bundles
+        self._catalogue = catalogue
         self._pool = pool
         self._worker = worker
         self._num_open = 0
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
-        return [voice.info for voice in self._voices()]
+        voices = await asyncio.to_thread(self._catalogue.voices)
+        return [voice.info for voice in voices]
+
+    async def warm_up(self) -> None:
+        """Speak a word to nobody, so that the first request finds everything open.
+
+        A model that cannot speak is logged with its reason now, not at the first request.
+        """
+        started_s = time.perf_counter()
+        try:
+            async with aclosing(self._speak(SpeechRequest(), _one_piece(_WARM_UP_TEXT))) as chunks:
+                async for _ in chunks:
+                    break
+        except Qwen3TTSError as error:
+            # The message is whole; a traceback would only hide it.
+            _LOGGER.error("The model cannot speak: %s", error)  # noqa: TRY400
+        else:
+            _LOGGER.info("Warm after %.1f s", time.perf_counter() - started_s)
 
     async def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
@@ -90,9 +110,11 @@ class SpeechEngine:
     async def _speak(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
-        chosen = find_voice(self._voices(), request, self._config.voice)
+        chosen = await asyncio.to_thread(self._catalogue.find, request, self._config.voice)
         async with self._pool.use(chosen.bundle) as synthesizer:
-            speaker = _Speaker(self._worker, synthesizer, self._plan(chosen, request, synthesizer))
+            # In a thread: a new clip of the library is encoded here, which takes seconds.
+            plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
+            speaker = _Speaker(self._worker, synthesizer, plan)
             reader = asyncio.create_task(speaker.read(text))
             try:
                 async with aclosing(speaker.audio()) as chunks:
@@ -108,20 +130,11 @@ class SpeechEngine:
                     await reader
                 speaker.report.log()
 
-    def _voices(self) -> list[CatalogueVoice]:
-        return [voice for bundle in self._bundles for voice in preset_voices(bundle)]
-
-    def _plan(
-        self, chosen: CatalogueVoice, request: SpeechRequest, synthesizer: Synthesizer
-    ) -> _Plan:
-        facts = synthesizer.model.facts
-        options = self._sampled(default_options(facts.generation, self._config.seed))
-        return _Plan(
-            chosen=chosen,
-            voice=chosen.make(synthesizer.model, request.speaker),
-            options=replace(options, instruction=_instruction(request, facts)),
-            language=chosen.language or _requested_language(request),
-        )
+    def _plan(self, chosen: CatalogueVoice, request: SpeechRequest, model: SpeechModel) -> _Plan:
+        options = self._sampled(default_options(model.facts.generation, self._config.seed))
+        voice, options = self._catalogue.prepare(chosen, model, options, request.speaker)
+        language = chosen.language or _requested_language(request)
+        return _Plan(chosen, voice, options, language)
 
     def _sampled(self, options: SynthesisOptions) -> SynthesisOptions:
         sampling = self._config.sampling
@@ -202,6 +215,10 @@ class _Speaker:
         return None if self._language is None else model_language(self._language)
 
 
+async def _one_piece(text: str) -> AsyncIterator[str]:
+    yield text
+
+
 async def _sentences(text: AsyncIterator[str], language: str | None) -> AsyncIterator[str]:
     """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
     stream = SentenceStream(language)
@@ -235,19 +252,6 @@ def _requested_language(request: SpeechRequest) -> str | None:
     return code
 
 
-def _instruction(request: SpeechRequest, facts: ModelFacts) -> str | None:
-    if not request.speaker:
-        return None
-    if facts.follows_instructions:
-        return request.speaker
-    _LOGGER.warning(
-        "The %s %s model follows no instructions; the style is ignored",
-        facts.model_size,
-        facts.model_type,
-    )
-    return None
-
-
 @asynccontextmanager
 async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSource]:
     """Find the models, start the synthesis thread, and give the speech source of a server.
@@ -265,9 +269,14 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
     options = SessionOptions(num_threads=config.threads or default_num_threads())
     worker = SynthesisWorker()
     worker.start()
+    catalogue = Catalogue(bundles, VoiceLibrary(data_dirs), {})
+    engine = SpeechEngine(config, catalogue, ModelPool(options, max_lanes=1), worker)
+    # Not awaited: describe is answered meanwhile, and a request waits for the same model.
+    warm_up = asyncio.create_task(engine.warm_up())
     try:
-        yield SpeechEngine(config, bundles, ModelPool(options, max_lanes=1), worker)
+        yield engine
     finally:
+        warm_up.cancel()
         await worker.stop()
 
 

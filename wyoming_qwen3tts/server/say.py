@@ -18,8 +18,12 @@ from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.model.facts import ModelFacts
 from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.reference_audio import read_clip_file
 from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE, InstalledBundle, find_bundle
+from wyoming_qwen3tts.server.cloning import cloned_voice, encode_clip
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
+from wyoming_qwen3tts.server.voice_cache import encoder_id
+from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 from wyoming_qwen3tts.synthesis.options import (
     SynthesisOptions,
     SynthesisRequest,
@@ -27,7 +31,7 @@ from wyoming_qwen3tts.synthesis.options import (
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
+from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice, describe_abilities
 from wyoming_qwen3tts.text.language import language_code, model_language
 
 _DEFAULT_OUTPUT = "speech.wav"
@@ -38,7 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", help="what to say; - reads standard input")
     parser.add_argument("--model", metavar="BUNDLE", help="a bundle's directory or name")
     parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
-    parser.add_argument("--voice", metavar="NAME", help="preset speaker of a CustomVoice model")
+    parser.add_argument(
+        "--voice", metavar="NAME", help="a preset speaker, or a voice of the library"
+    )
+    parser.add_argument("--reference", type=Path, metavar="F", help="clip to clone (Base models)")
+    parser.add_argument(
+        "--reference-text",
+        metavar="TEXT",
+        help="what the clip says; without it only the timbre is cloned",
+    )
     parser.add_argument("--language", metavar="L", help="de, de-DE, German ...; default: auto")
     parser.add_argument(
         "--instruct", metavar="TEXT", help="how to speak; for VoiceDesign: what the voice is like"
@@ -72,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if bundle.is_embedded:
         print(EMBEDDED_NOTICE, file=sys.stderr)
     model = open_bundle(bundle.directory, SessionOptions(num_threads=args.threads))
-    speech = _speak(model, _request(args, model.facts, text), args.output)
+    speech = _speak(model, _request(args, bundle, model, text), args.output)
     if args.codes is not None:
         with args.codes.open("wb") as file:
             np.save(file, speech.codes.reshape(-1, model.facts.num_code_groups))
@@ -83,7 +95,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _request(args: argparse.Namespace, facts: ModelFacts, text: str) -> SynthesisRequest:
+def _request(
+    args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel, text: str
+) -> SynthesisRequest:
+    facts = model.facts
     options = default_options(facts.generation, args.seed)
     if args.greedy:
         options = options.greedy()
@@ -101,16 +116,27 @@ def _request(args: argparse.Namespace, facts: ModelFacts, text: str) -> Synthesi
         instruction=args.instruct,
         layout=TextLayout(args.layout) if args.layout else None,
     )
-    return SynthesisRequest(text, _voice(args, facts), _without_vain_instruction(options, facts))
+    voice = _voice(args, bundle, model)
+    return SynthesisRequest(text, voice, _without_vain_instruction(options, facts))
 
 
-def _voice(args: argparse.Namespace, facts: ModelFacts) -> Voice:
+def _voice(args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel) -> Voice:
+    facts = model.facts
+    if args.reference is not None:
+        encoded = encode_clip(read_clip_file(args.reference), args.reference_text, model)
+        return cloned_voice(encoded, args.reference_text)
+    if args.reference_text is not None:
+        raise RequestError("--reference-text needs --reference, the clip that says it.")
     if facts.model_type == "voice_design" and args.voice is None:
         return DesignedVoice(args.instruct or "")
     if facts.model_type == "custom_voice" and args.voice is None:
         return PresetSpeaker(min(facts.speakers))
-    # Whatever else was asked for is refused by the model with a list of what it can do.
-    return PresetSpeaker(args.voice or "")
+    if args.voice is None:
+        raise RequestError(f"This model {describe_abilities(facts)}; give it one with --reference.")
+    if args.voice.lower() in facts.speakers or facts.model_type == "custom_voice":
+        return PresetSpeaker(args.voice)
+    library = VoiceLibrary(args.data_dir or default_data_dirs())
+    return library.prepare(library.find(args.voice), model, encoder_id(bundle.manifest))
 
 
 def _without_vain_instruction(options: SynthesisOptions, facts: ModelFacts) -> SynthesisOptions:
@@ -188,7 +214,7 @@ def _metadata(
         "model_type": facts.model_type,
         "device": bundle.manifest.device,
         "precision": bundle.manifest.recipe,
-        "voice": voice.name.lower() if isinstance(voice, PresetSpeaker) else None,
+        "voice": voice.name.lower() if isinstance(voice, PresetSpeaker) else args.voice,
         "language": options.language or "auto",
         "instruction": options.instruction,
         "style_instruction_supported": facts.follows_instructions,

@@ -13,17 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from wyoming_qwen3tts.errors import Qwen3TTSError, VoiceError
+from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.model.speech_model import SpeechModel
-from wyoming_qwen3tts.reference_audio import (
-    add_continuation_silence,
-    check_transcript,
-    decode_reference_clip,
-    read_clip_file,
-    speech_duration_s,
-)
+from wyoming_qwen3tts.reference_audio import read_clip_file
 from wyoming_qwen3tts.server import voice_cache
-from wyoming_qwen3tts.server.voice_cache import EncodedClip
+from wyoming_qwen3tts.server.cloning import cloned_voice, encode_clip
 from wyoming_qwen3tts.server.voice_folder import (
     FolderState,
     LibraryVoice,
@@ -32,7 +26,7 @@ from wyoming_qwen3tts.server.voice_folder import (
     printable,
     read_voice,
 )
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, IclVoice, Voice, XVectorVoice
+from wyoming_qwen3tts.synthesis.voice import DesignedVoice, Voice
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -182,35 +176,10 @@ def _prepare_clone(entry: LibraryVoice, model: SpeechModel, encoder_id: str) -> 
     key = voice_cache.cache_key(content, transcript, model, encoder_id)
     encoded = voice_cache.load(entry.directory, key, model.facts, has_codes=transcript is not None)
     if encoded is None:
-        encoded = _encode(entry, content, model)
+        must_match = entry.settings.check_transcript
+        try:
+            encoded = encode_clip(content, transcript, model, must_match=must_match)
+        except VoiceError as error:
+            raise VoiceError(f"The voice {entry.name} cannot be used: {error}") from error
         voice_cache.store(entry.directory, key, encoded)
-    if transcript is None or encoded.codes is None:
-        return XVectorVoice(encoded.x_vector)
-    return IclVoice(encoded.x_vector, transcript, encoded.codes)
-
-
-def _encode(entry: LibraryVoice, content: bytes, model: SpeechModel) -> EncodedClip:
-    rate_hz = model.facts.sample_rate_hz
-    samples = decode_reference_clip(content, rate_hz)
-    is_icl = entry.kind is VoiceKind.ICL
-    if is_icl and entry.settings.check_transcript:
-        check_transcript(entry.text, speech_duration_s(samples, rate_hz))
-    if model.speaker_encoder is None or (is_icl and model.codec_encoder is None):
-        raise VoiceError(
-            f"The model {model.name} cannot clone the voice {entry.name}: it has no encoder for "
-            "reference clips. Use a Base model."
-        )
-    try:
-        x_vector = model.speaker_encoder.embed(samples)
-        codes = None
-        if is_icl and model.codec_encoder is not None:
-            codes = model.codec_encoder.encode(add_continuation_silence(samples, rate_hz))
-    except Qwen3TTSError:
-        raise
-    except Exception as error:  # graphs raise kinds of their own
-        raise VoiceError(
-            f"The model {model.name} failed at the clip of the voice {entry.name}: {error}"
-        ) from error
-    encoded = EncodedClip(x_vector, codes)
-    voice_cache.check(encoded, model.facts)
-    return encoded
+    return cloned_voice(encoded, transcript)

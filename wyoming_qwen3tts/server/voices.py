@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 from wyoming_qwen3tts.server.bundles import find_bundle, installed_bundles
-from wyoming_qwen3tts.server.catalogue import CatalogueVoice, preset_voices
+from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.paths import default_data_dirs
+from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         bundles = installed_bundles(data_dirs) or [find_bundle(None, data_dirs)]
     else:
         bundles = [find_bundle(args.model, data_dirs)]
-    voices = [voice for bundle in bundles for voice in preset_voices(bundle)]
+    voices = Catalogue(bundles, VoiceLibrary(data_dirs), {}).voices()
     if args.json:
         print(json.dumps([_row(voice) for voice in voices], indent=2, ensure_ascii=False))
         return 0
