@@ -99,6 +99,7 @@ def _request(
     args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel, text: str
 ) -> SynthesisRequest:
     facts = model.facts
+    voice = _voice(args, bundle, model)
     options = default_options(facts.generation, args.seed)
     if args.greedy:
         options = options.greedy()
@@ -116,7 +117,6 @@ def _request(
         instruction=args.instruct,
         layout=TextLayout(args.layout) if args.layout else None,
     )
-    voice = _voice(args, bundle, model)
     return SynthesisRequest(text, voice, _without_vain_instruction(options, facts))
 
 
@@ -133,10 +133,14 @@ def _voice(args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel
         return PresetSpeaker(min(facts.speakers))
     if args.voice is None:
         raise RequestError(f"This model {describe_abilities(facts)}; give it one with --reference.")
-    if args.voice.lower() in facts.speakers or facts.model_type == "custom_voice":
-        return PresetSpeaker(args.voice)
     library = VoiceLibrary(args.data_dir or default_data_dirs())
-    return library.prepare(library.find(args.voice), model, encoder_id(bundle.manifest))
+    known = {entry.name.casefold() for entry in library.scan()}
+    if facts.model_type == "custom_voice" or args.voice.casefold() not in known:
+        # If it is no preset either, the model refuses it and says what it can do.
+        return PresetSpeaker(args.voice)
+    entry = library.find(args.voice)
+    args.language = args.language or entry.language
+    return library.prepare(entry, model, encoder_id(bundle.manifest))
 
 
 def _without_vain_instruction(options: SynthesisOptions, facts: ModelFacts) -> SynthesisOptions:
