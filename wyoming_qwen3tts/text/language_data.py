@@ -105,13 +105,12 @@ _WORD_LISTS = (
     "two_before",
     "native_before",
     "sino_before",
-)
-_ABBREVIATION_LISTS = (
-    "never_final",
-    "before_number",
-    "may_end",
     "ordinal_after",
     "ordinal_before",
+    "ordinal_e_after",
+    "ordinal_en_after",
+    "dative_prepositions",
+    "year_after",
 )
 
 
@@ -154,10 +153,7 @@ def language_data(code: str) -> LanguageData:
         never_final=frozenset(abbreviations.pop("never_final", ())),
         before_number=frozenset(abbreviations.pop("before_number", ())),
         may_end=frozenset(abbreviations.pop("may_end", ())),
-        lists={
-            **{name: tuple(table.pop(name, ())) for name in _WORD_LISTS},
-            **{name: tuple(abbreviations.pop(name, ())) for name in _ABBREVIATION_LISTS[3:]},
-        },
+        lists={name: tuple(table.pop(name, ())) for name in _WORD_LISTS},
     )
     if unknown := [*table, *abbreviations]:
         raise ConfigError(f"text/data/{code}.yaml: unknown keys {', '.join(unknown)}; remove them.")
@@ -165,11 +161,11 @@ def language_data(code: str) -> LanguageData:
 
 
 @cache
-def stage_direction_words() -> frozenset[str]:
-    """Return the first words of stage directions, in lower case, of all languages."""
-    return frozenset(
-        word.casefold() for row in _read("stage_directions.yaml")["words"] for word in row
-    )
+def stage_directions() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the first words of stage directions: what is done, and what is heard; lower case."""
+    table = _read("stage_directions.yaml")
+    actions = tuple(word.casefold() for row in table["actions"] for word in row)
+    return actions, tuple(word.casefold() for row in table["sounds"] for word in row)
 
 
 def _read(name: str) -> dict[str, Any]:

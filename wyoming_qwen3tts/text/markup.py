@@ -1,0 +1,205 @@
+"""Marks that are written but not spoken: markdown, HTML, links, emoji, stage directions."""
+
+import html
+import re
+from typing import Final
+
+from wyoming_qwen3tts.text.language_data import LanguageData, language_data, stage_directions
+from wyoming_qwen3tts.text.punctuation import close_line
+
+_FENCED = re.compile(
+    r"^[ \t]*(`{3,}|~{3,})[^`\n]*\n(?:.*?^[ \t]*\1[`~]*[ \t]*$|.*\Z)", re.DOTALL | re.MULTILINE
+)
+_OPEN_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^`\n]*\Z", re.MULTILINE)
+_HIDDEN = re.compile(
+    r"<(think|thinking|reasoning|script|style)\b[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE
+)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_SPECIAL_TOKEN = re.compile(r"<\|[^|<>\n]{1,40}\|>")
+_ALIAS = re.compile(r"<sub\b[^<>]*\balias=[\"']([^\"'<>]*)[\"'][^<>]*>.*?</sub>", re.DOTALL)
+_ATTRIBUTES: Final = r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+))*"
+_LINE_TAG = re.compile(
+    rf"</?(?:br|p|div|li|ul|ol|tr|table|h[1-6]|s|sentence|paragraph){_ATTRIBUTES}\s*/?>",
+    re.IGNORECASE,
+)
+_TAG = re.compile(rf"</?[A-Za-z][\w:.-]*{_ATTRIBUTES}\s*/?>")
+
+_RULE_LINE = re.compile(
+    r"[ \t]*(?:\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t]*:?-{2,}:?[ \t]*)*\|?|"
+    r"([-*_=])(?:[ \t]*\1){2,})[ \t]*$"
+)
+_QUOTE_MARK = re.compile(r"[ \t]*(?:>[ \t]?)+")
+_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_BULLET = re.compile(r"[ \t]*(?:[-*+•◦▪‣·●○►➤–—][ \t]+)+(?:\[[ xX]\][ \t]+)?")
+_NUMBERED = re.compile(r"[ \t]*[0-9]{1,3}[.)][ \t]+(?=(\w*))")
+_TABLE_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*$|[^|\n]+(?:\|[^|\n]+){2,}$")
+
+_LINK_TARGET: Final = r"\((?:[^()\s]|\([^()\s]*\))*(?:\s+[\"'][^\"'\n]*[\"'])?\)"
+_IMAGE = re.compile(rf"!\[([^\]\n]*)\]{_LINK_TARGET}")
+_LINK = re.compile(rf"\[([^\]\n]+)\](?:{_LINK_TARGET}|\[[^\]\n]*\])")
+_FOOTNOTE = re.compile(r"\[\^[\w-]+\]:?")
+_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_EMPHASIS = (
+    re.compile(r"(?<![A-Za-z0-9\\*])(\*{1,3})(?=[^\s*])([^\n]*?[^\s*\\])\1(?![A-Za-z0-9*])"),
+    re.compile(r"(\*\*)(?=[^\s*])([^\n]+?)\1"),
+    re.compile(r"(?<![\w\\])(_{1,3})(?=[^\s_])([^\n]*?[^\s_\\])\1(?!\w)"),
+    re.compile(r"(~~)(?=[^\s~])([^\n]+?)\1"),
+    re.compile(r"(==)(?=[^\s=])([^\n]+?)\1"),
+)
+_STRAY = re.compile(
+    r"(?<!\\)(?:\*{2,}|`+|~~+|(?<![\s0-9])\*(?![0-9])|(?<![0-9])\*(?!\s)|(?<=\s)\*(?=\s*$))"
+)
+_TIMES = re.compile(r"(?<=[0-9])[ \t]*\*[ \t]*(?=[0-9])")
+_ESCAPE = re.compile(r"\\([\\`*_{}\[\]()#+\-.!|>~])")
+_SNAKE = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")
+
+_URL = re.compile(
+    r"(?:(?:https?|ftp|wss?)://|\bwww\.)[^\s<>\"“”「」（）()，。！？]+", re.IGNORECASE
+)
+_URL_TAIL = re.compile(r"[.,;:!?'*_]+$")
+_HOST = re.compile(r"(?:[a-z]+://)?(?:[^/@\s]*@)?(?:www\.)?([^/:?#\s]+)", re.IGNORECASE)
+_EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)")
+_DOMAIN = re.compile(
+    r"(?<![\w.@/-])((?:[a-z0-9-]+\.)+(?:com|org|net|io|de|dev|app|info|ai|eu|gov|edu))"
+    r"(?:/[^\s<>]*)?(?![\w-]|\.\w)"
+)
+
+_EMOJI = re.compile(
+    "[\u2139\u231a-\u23ff\u25a0-\u27bf\u2b00-\u2bff\u3030\u303d©®™"
+    "\U0001f000-\U0001fbff\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]+"
+)
+_KEYCAP = re.compile("(?<=[0-9#*])\ufe0f?\u20e3")
+_ARROW = re.compile("[ \t]*(?:[\u2190-\u21ff\u2900-\u297f]\ufe0f?|(?<=\\s)[-=]+>(?=\\s))+[ \t]*")
+_EMOTICON = re.compile(r"(?<![^\s.!?,])[:;=]['’]?-?[()DPpOo/|\\*]+(?![^\s.!?,])|(?<!\S)<3(?!\S)")
+
+_BETWEEN_STARS = re.compile(
+    r"(?:(?<=[.!?…,:;] )|(?<=[。！？，])|(?<![^\n]))(?<!\*)([*_])([^*_\n]{1,60})\1(?!\*)"
+)
+_IN_BRACKETS = re.compile(r"\[([^\[\]\n]{1,60})\](?![(\[])|[(（【]([^()（）【】\n]{1,60})[)）】]")
+_LONGEST_DIRECTION = 6
+_LONGEST_IN_PARENTHESES = 3
+_LONGEST_LETTERS = 40
+
+
+def drop_code_blocks(text: str) -> str:
+    """Leave out blocks of code and of hidden thoughts, also one that is not closed."""
+    return _OPEN_FENCE.sub("", _FENCED.sub("", _HIDDEN.sub("", text)))
+
+
+def strip_html(text: str) -> str:
+    """Leave out tags of HTML and SSML and special tokens of models; read entities."""
+    text = _COMMENT.sub("", _SPECIAL_TOKEN.sub("", text))
+    text = _ALIAS.sub(r"\1", text)
+    text = _TAG.sub("", _LINE_TAG.sub("\n", text))
+    return html.unescape(text) if "&" in text else text
+
+
+def strip_markdown(text: str, language: str | None) -> str:
+    """Leave out markdown: headings, lists, tables and quotes of a line, then marks inside it."""
+    lines = [_strip_line(line, language) for line in text.split("\n")]
+    return "\n".join(_strip_inline(line) for line in lines)
+
+
+def speak_links(text: str, data: LanguageData | None) -> str:
+    """Shorten web addresses to the name of the site, and say the signs in them if we know how."""
+    text = _EMAIL.sub(lambda match: _say_email(match[1], match[2], data), text)
+
+    def shortened(match: re.Match[str]) -> str:
+        tail = _URL_TAIL.search(match[0])
+        host = _HOST.match(match[0][: tail.start()] if tail else match[0])
+        name = _say_domain(host[1], data) if host else ""
+        return name + (tail[0] if tail else "")
+
+    text = _URL.sub(shortened, text)
+    return _DOMAIN.sub(lambda match: _say_domain(match[1], data), text)
+
+
+def drop_emoji(text: str) -> str:
+    """Leave out emoji, emoticons and ornaments; an arrow between words becomes a pause."""
+    text = _KEYCAP.sub("", text)
+    text = _ARROW.sub(lambda match: _pause_or_nothing(match, text), text)
+    return _EMOTICON.sub("", _EMOJI.sub(" ", text))
+
+
+def drop_stage_directions(text: str) -> str:
+    """Leave out stage directions: "*smiles*", "[laughs]", "（笑）"."""
+
+    def starred(match: re.Match[str]) -> str:
+        return "" if _is_direction(match[2], _LONGEST_DIRECTION, sounds=False) else match[0]
+
+    def bracketed(match: re.Match[str]) -> str:
+        longest = _LONGEST_DIRECTION if match[1] else _LONGEST_IN_PARENTHESES
+        is_direction = _is_direction(match[1] or match[2], longest, sounds=True)
+        return "" if is_direction else match[0]
+
+    return _IN_BRACKETS.sub(bracketed, _BETWEEN_STARS.sub(starred, text))
+
+
+def _strip_line(line: str, language: str | None) -> str:
+    if _RULE_LINE.match(line):
+        return ""
+    if quote := _QUOTE_MARK.match(line):
+        line = line[quote.end() :]
+    if heading := _HEADING.match(line):
+        return close_line(heading[1])
+    if _TABLE_ROW.match(line):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        return close_line(", ".join(cell for cell in cells if cell))
+    marks = _BULLET.match(line)
+    body = line[marks.end() :] if marks else line
+    numbered = _NUMBERED.match(body)
+    while numbered and not _is_ordinal(numbered[1], language):
+        marks, body = numbered, body[numbered.end() :]
+        numbered = _NUMBERED.match(body)
+    return close_line(body) if marks and body.strip() else body
+
+
+def _is_ordinal(word: str, language: str | None) -> bool:
+    """Whether a number before this word is no list mark: "3. Mai"."""
+    if language not in {None, "de"}:
+        return False
+    german = language_data("de")
+    folded = word.casefold()
+    return folded in german.month_numbers or folded in german.lists["ordinal_before"]
+
+
+def _strip_inline(line: str) -> str:
+    line = _TIMES.sub(" × ", _LINK.sub(r"\1", _IMAGE.sub(r"\1", line)))
+    line = _CODE.sub(r"\2", _FOOTNOTE.sub("", line))
+    for emphasis in _EMPHASIS:
+        line = emphasis.sub(r"\2", line)
+    line = _SNAKE.sub(" ", _STRAY.sub("", line))
+    return _ESCAPE.sub(r"\1", line)
+
+
+def _say_email(name: str, domain: str, data: LanguageData | None) -> str:
+    if data is None:
+        return f"{name}@{domain}"
+    words = f"{_say_domain(name, data)} {data.words['at']} {_say_domain(domain, data)}"
+    return words.replace("_", " ")
+
+
+def _say_domain(domain: str, data: LanguageData | None) -> str:
+    if data is None or re.fullmatch(r"[0-9.]+", domain):
+        return domain
+    return domain.strip(".").replace(".", f" {data.words['dot']} ")
+
+
+def _pause_or_nothing(match: re.Match[str], text: str) -> str:
+    words_around = text[: match.start()].strip() and text[match.end() :].strip()
+    return ", " if words_around else " "
+
+
+def _is_direction(content: str, longest: int, *, sounds: bool) -> bool:
+    content = content.strip().casefold()
+    if len(content.split()) > longest or len(content) > _LONGEST_LETTERS:
+        return False
+    actions, heard = stage_directions()
+    if sounds and content in heard:
+        return True
+    # Chinese, Japanese and Korean have no space after the first word.
+    return any(
+        content.startswith(action)
+        and (not content[len(action) :][:1].isalpha() or action[0] > "\u2e80")
+        for action in actions
+    )

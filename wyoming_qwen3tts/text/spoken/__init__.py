@@ -1,0 +1,1 @@
+"""Written numbers, measures and dates as they are spoken, per language."""
