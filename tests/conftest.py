@@ -58,3 +58,13 @@ def tiny_model(tiny_bundle: Callable[..., Path]) -> Callable[..., SpeechModel]:
         return opened[directory]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def endless_model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
+    """Return a model whose end of speech is never drawn: lengths are what the limit says."""
+    root = tmp_path_factory.mktemp("endless")
+    checkpoint = write_tiny_checkpoint(root / "checkpoint", eos_gain=0.0)
+    options = BuildOptions(recipe=uniform_recipe("fp32"))
+    bundle = build_bundle(checkpoint, root / "bundle", options)
+    return open_bundle(bundle, SessionOptions(num_threads=NUM_THREADS))

@@ -5,11 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.tiny_checkpoint import write_tiny_checkpoint
-from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
-from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.errors import RequestError, SynthesisError
-from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest, TextLayout, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
@@ -37,13 +33,9 @@ def model(tiny_model):
     return tiny_model("0.6B-custom_voice")
 
 
-@pytest.fixture(scope="module")
-def endless(tmp_path_factory):
-    """A model whose end of speech is never drawn, so that lengths are what the limit says."""
-    root = tmp_path_factory.mktemp("endless")
-    checkpoint = write_tiny_checkpoint(root / "checkpoint", eos_gain=0.0)
-    options = BuildOptions(recipe=uniform_recipe("fp32"))
-    return open_bundle(build_bundle(checkpoint, root / "bundle", options), SessionOptions(2))
+@pytest.fixture
+def endless(endless_model):
+    return endless_model
 
 
 def test_a_seed_gives_the_same_codes_and_another_one_others(model):

@@ -26,6 +26,7 @@ from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.server.request_report import RequestReport
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
+from wyoming_qwen3tts.synthesis.guard import frame_budget
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.voice import Voice
@@ -194,13 +195,15 @@ class _Speaker:
     async def _submit(self, sentence: str) -> None:
         await self._places.acquire()
         options = self._plan.options
+        frame_rate_hz = self._synthesizer.model.facts.frame_rate_hz
         options = replace(
             options,
             language=self._language_of(sentence),
+            max_frames=min(options.max_frames, frame_budget(sentence, frame_rate_hz)),
             # Each sentence draws from a seed of its own, which follows from the request's.
             seed=options.seed + self.report.num_utterances,
         )
-        request = SynthesisRequest(sentence, self._plan.voice, options)
+        request = SynthesisRequest(sentence, self._plan.voice, options, guarded=True)
         utterance = self._worker.submit(self._synthesizer, request)
         self.report.num_utterances += 1
         self.report.num_characters += len(sentence)

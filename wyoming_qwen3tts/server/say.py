@@ -30,7 +30,8 @@ from wyoming_qwen3tts.synthesis.options import (
     TextLayout,
     default_options,
 )
-from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
+from wyoming_qwen3tts.synthesis.speech import Speech
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice, describe_abilities
 from wyoming_qwen3tts.text.language import language_code, model_language
 

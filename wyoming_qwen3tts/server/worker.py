@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest
-from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
+from wyoming_qwen3tts.synthesis.speech import Speech
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -32,7 +32,9 @@ class FinishReason(StrEnum):
     STOP = "stop"
     """The model said that its speech is over."""
     LENGTH = "length"
-    """The limit of frames was reached."""
+    """The limit of frames was reached, or nothing was said any more."""
+    RETRY = "retry"
+    """The model said that its speech is over, at the second attempt."""
     CANCELLED = "cancelled"
     """Nobody wants the rest."""
 

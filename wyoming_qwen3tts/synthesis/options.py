@@ -103,3 +103,6 @@ class SynthesisRequest:
     text: str
     voice: Voice
     options: SynthesisOptions
+    guarded: bool = False
+    """Bound the silence at both ends and end what has lost itself; samples are then no longer
+    exactly those of the frames."""

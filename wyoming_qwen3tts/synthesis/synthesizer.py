@@ -8,79 +8,24 @@ costs little more: the lanes share every read of the weights.
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from wyoming_qwen3tts.arrays import Int64Array
+from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane
-from wyoming_qwen3tts.synthesis.metrics import SynthesisTiming
+from wyoming_qwen3tts.synthesis.guard import SpeechGuard
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest, check_options
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
+from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.voice import check_voice
 
-
-class Speech:
-    """One utterance under way: what it asked for, what it gave so far, and how it ended."""
-
-    def __init__(self, request: SynthesisRequest, lane: Lane) -> None:
-        """Prepare an utterance that waits for a lane."""
-        self.request = request
-        self.lane = lane
-        self.timing = SynthesisTiming()
-        self.error: Qwen3TTSError | None = None
-        self.codec: CodecStream | None = None
-        """Set when the utterance gets its lane."""
-        self._audio: deque[AudioChunk] = deque()
-        self._frames: list[Int64Array] = []
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why the utterance ended; None while it goes on, and after an error."""
-        return self.lane.finish_reason if self.timing.finished_s is not None else None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether no more audio will be made."""
-        return self.timing.finished_s is not None
-
-    @property
-    def codes(self) -> Int64Array:
-        """(F, G): the frames made so far."""
-        if not self._frames:
-            return np.zeros((0, 0), np.int64)
-        return np.stack(self._frames)
-
-    def take_audio(self) -> list[AudioChunk]:
-        """Return the chunks made since the last call."""
-        chunks = list(self._audio)
-        self._audio.clear()
-        return chunks
-
-    def add_frame(self, frame: Int64Array) -> None:
-        """Note a frame (G,) that the loop made."""
-        self._frames.append(frame)
-        self.timing.num_frames += 1
-        if self.codec is not None:
-            self.codec.push(frame)
-
-    def add_audio(self, chunk: AudioChunk) -> None:
-        """Note a chunk that the codec made."""
-        if self.timing.first_audio_s is None:
-            self.timing.first_audio_s = time.perf_counter()
-        self.timing.num_samples += len(chunk.samples)
-        self._audio.append(chunk)
-
-    def finish(
-        self, reason: FinishReason | None = None, error: Qwen3TTSError | None = None
-    ) -> None:
-        """End the utterance."""
-        self.lane.finish_reason = reason or self.lane.finish_reason
-        self.error = error
-        self.timing.finished_s = time.perf_counter()
+MAX_ATTEMPTS = 2
+"""A guarded utterance that failed before anything was heard starts again with another seed."""
 
 
 class Synthesizer:
@@ -161,8 +106,7 @@ class Synthesizer:
             for lane, speech in tuple(self._speaking.items()):
                 self._decode(speech, flush=lane.is_finished or lane.is_waiting)
                 if lane.is_finished:
-                    del self._speaking[lane]
-                    speech.finish(error=lane.error)
+                    self._end(speech)
         except Exception as error:  # noqa: BLE001 - whatever a graph raises, the loop lives on
             self._fail(error)
 
@@ -182,6 +126,8 @@ class Synthesizer:
             speech.finish(error=SynthesisError(f"The model failed at the prompt: {cause}"))
         else:
             speech.codec = CodecStream(decoder, state)
+            if speech.request.guarded:
+                speech.guard = SpeechGuard(self.model.facts.sample_rate_hz)
             self._speaking[speech.lane] = speech
 
     def _decode(self, speech: Speech, *, flush: bool) -> None:
@@ -189,7 +135,39 @@ class Synthesizer:
         if codec is None or not (codec.is_ready or (flush and codec.num_waiting)):
             return
         samples = codec.decode()
-        speech.add_audio(AudioChunk(samples, self.model.facts.sample_rate_hz))
+        if speech.guard is not None:
+            samples = self._guarded(speech, speech.guard, samples)
+        speech.add_audio(samples, self.model.facts.sample_rate_hz)
+
+    def _guarded(self, speech: Speech, guard: SpeechGuard, samples: Float32Array) -> Float32Array:
+        """Return what may be heard of the samples; ends the lane if it has lost itself."""
+        lane = speech.lane
+        try:
+            samples = guard.push(samples)
+        except SynthesisError as error:
+            lane.error = error
+            samples = np.zeros(0, np.float32)
+        if guard.is_endless and not lane.is_finished:
+            lane.finish_reason = FinishReason.LENGTH
+        if lane.is_finished and lane in self._loop.lanes:
+            self._loop.leave(lane)
+        return samples
+
+    def _end(self, speech: Speech) -> None:
+        """End an utterance whose lane has ended, or start it again if nobody heard any of it."""
+        guard, lane = speech.guard, speech.lane
+        del self._speaking[lane]
+        if guard is not None:
+            has_failed = lane.error is not None or lane.finish_reason is FinishReason.LENGTH
+            if has_failed and not guard.has_spoken and speech.num_attempts < MAX_ATTEMPTS:
+                options = replace(lane.options, seed=_retry_seed(lane.options.seed))
+                speech.start_again(Lane(lane.prompt, options))
+                self._waiting.appendleft(speech)
+                return
+            speech.add_audio(guard.finish(), self.model.facts.sample_rate_hz)
+        if speech.num_attempts > 1 and lane.finish_reason is FinishReason.STOP:
+            lane.finish_reason = FinishReason.RETRY
+        speech.finish(error=lane.error)
 
     def _fail(self, cause: Exception) -> None:
         """End every utterance in the loop: a graph failed for all of them."""
@@ -202,3 +180,8 @@ class Synthesizer:
                 self._loop.leave(lane)
             del self._speaking[lane]
             speech.finish(error=error)
+
+
+def _retry_seed(seed: int) -> int:
+    """Return a seed that follows from ``seed`` but draws other codes."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
