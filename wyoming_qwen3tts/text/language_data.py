@@ -111,6 +111,7 @@ _WORD_LISTS = (
     "ordinal_en_after",
     "dative_prepositions",
     "year_after",
+    "not_nouns",
 )
 
 

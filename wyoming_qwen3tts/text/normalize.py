@@ -69,10 +69,10 @@ _SPOKEN_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageData], str]], ...]
     (Rule.PHONE_NUMBERS, speak_phone_numbers),
     (Rule.RANGES, speak_ranges),
     (Rule.TIMES, speak_times),
+    (Rule.ORDINALS, speak_ordinals),
     (Rule.SYMBOLS, speak_symbols),
     (Rule.CURRENCIES, speak_currencies),
     (Rule.UNITS, speak_units),
-    (Rule.ORDINALS, speak_ordinals),
     (Rule.NUMBERS, speak_numbers),
 )
 ALL_RULES: Final = frozenset(Rule)

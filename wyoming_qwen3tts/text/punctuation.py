@@ -31,7 +31,10 @@ _FULL_WIDTH = {
     for first, last in ((0xFF10, 0xFF19), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A))
     for full in range(first, last + 1)
 }
-_TRANSLATION: Final = _FULL_WIDTH | {ord(sign): text for sign, text in _COMPATIBLE.items()}
+_SUBSCRIPTS = {0x2080 + digit: str(digit) for digit in range(10)}
+_TRANSLATION: Final = (
+    _FULL_WIDTH | _SUBSCRIPTS | {ord(sign): text for sign, text in _COMPATIBLE.items()}
+)
 _FULL_WIDTH_MARK = re.compile(r"(?<=[0-9])[．：](?=[0-9])")
 _DROPPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
 

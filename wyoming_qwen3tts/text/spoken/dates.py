@@ -27,7 +27,9 @@ _GERMAN_DAY_MONTH = re.compile(
 )
 _ENGLISH_ORDINAL: Final = r"(?:st|nd|rd|th)?"
 _YEAR: Final = r"[12][0-9]{3}"
-_ENGLISH_DECADE = re.compile(rf"(?<![{LETTER}0-9.,$£€-])(1[7-9][0-9]0|20[0-9]0)s(?![{LETTER}0-9])")
+_ENGLISH_DECADE = re.compile(
+    rf"(?<![{LETTER}0-9.,$£€-])(1[7-9][0-9]0|20[0-9]0|(?<=[Tt]he )[2-9]0)s(?![{LETTER}0-9])"
+)
 _CJK_YEAR = re.compile(r"(?<![0-9.])([12][0-9]{3})(?=年)")
 _KOREAN_MONTH = re.compile(r"(?<![0-9.])(6|10)월")
 _RUSSIAN_YEAR = re.compile(
@@ -224,7 +226,7 @@ def _speak_russian_years(text: str, _data: LanguageData) -> str:
 
 def _speak_english_decades(text: str, _data: LanguageData) -> str:
     def spoken(match: re.Match[str]) -> str:
-        words = year(int(match[1]), "en")
+        words = year(int(match[1]), "en") if len(match[1]) > 2 else cardinal(int(match[1]), "en")
         return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
 
     return _ENGLISH_DECADE.sub(spoken, text)

@@ -10,7 +10,7 @@ from wyoming_qwen3tts.text.spoken.number_words import cardinal, decimal, form_in
 
 LETTER: Final = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u03ff\u0400-\u052f"
 """Character class of the letters that may not touch a number; Chinese and the like may."""
-NOT_AFTER: Final = rf"(?<![{LETTER}0-9_])(?<![0-9][.,:/])"
+NOT_AFTER: Final = rf"(?<![{LETTER}0-9_])(?<![0-9][.,:/'’])"
 NOT_BEFORE: Final = rf"(?![{LETTER}0-9_])"
 SPACE: Final = "[ \u00a0\u202f\u2009]"
 _SIGN: Final = rf"(?:(?<![{LETTER}0-9_)\]%°])[-−–+])?"
@@ -42,7 +42,9 @@ def number_pattern(code: str) -> str:
         rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{decimal_mark}[0-9]+)?"
         for mark in data.grouping
     )
-    return rf"(?:(?:{grouped}|[0-9]+(?:[.,][0-9]+)?)(?![0-9]|[.,:/][0-9]))"
+    # Groups with spaces are a number anywhere when there are two of them.
+    grouped += rf"|[1-9][0-9]{{0,2}}(?: [0-9]{{3}}){{2,}}(?:{decimal_mark}[0-9]+)?"
+    return rf"(?:(?:{grouped}|[0-9]+(?:[.,][0-9]+)?)(?![0-9]|[.,:/'’][0-9]))"
 
 
 @cache
@@ -57,7 +59,7 @@ def parse_numeral(text: str, data: LanguageData) -> Numeral:
     if text[0] in "-−–+":
         sign = "+" if text[0] == "+" else "-"
         text = text[1:]
-    for mark in data.grouping:
+    for mark in (*data.grouping, " "):
         pattern = rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+"
         if grouped := re.match(pattern + rf"(?=$|{re.escape(data.decimal)})", text):
             whole = grouped[0].replace(mark, "")

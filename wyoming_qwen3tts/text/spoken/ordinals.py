@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Final
 
 from wyoming_qwen3tts.text.language_data import LanguageData, language_data
-from wyoming_qwen3tts.text.spoken.number_words import cardinal, ordinal
+from wyoming_qwen3tts.text.spoken.number_words import cardinal, ordinal, year
 from wyoming_qwen3tts.text.spoken.numerals import LETTER, NOT_AFTER, SPACE
 
 _NEXT_WORD = re.compile(rf"{SPACE}([{LETTER}]+)")
 # "am 1. und 2. Mai": both are declined alike.
 _GERMAN_LISTED = re.compile(r"[0-9]{1,3}\.,? (?:und|oder|bis) $")
+_GERMAN_DECADE = re.compile(rf"{NOT_AFTER}(1[0-9]{{2}}0|[1-9]0)er(?![{LETTER}0-9])")
 _GERMAN_ORDINAL = re.compile(rf"{NOT_AFTER}([0-9]{{1,3}})\.(?={SPACE}[{LETTER}])")
 _ENGLISH_ORDINAL = re.compile(rf"{NOT_AFTER}([0-9]{{1,4}})(?:st|nd|rd|th)\b")
 _FRENCH_ORDINAL = re.compile(rf"{NOT_AFTER}([0-9]{{1,4}})(er|re|ère|nde?|e|ème|eme)(?![{LETTER}])")
@@ -53,6 +54,7 @@ def _german_ordinals(text: str, _data: LanguageData) -> str:
     def spoken(match: re.Match[str]) -> str:
         return german_ordinal(int(match[1]), text[: match.start()]) or match[0]
 
+    text = _GERMAN_DECADE.sub(lambda match: f"{year(int(match[1]), 'de')}er", text)
     return _GERMAN_ORDINAL.sub(spoken, text)
 
 
@@ -69,6 +71,10 @@ def _french_ordinals(text: str, data: LanguageData) -> str:
 
 
 def _romance_ordinals(text: str, data: LanguageData) -> str:
+    if nouns := data.lists["ordinal_before"]:
+        # "al 2° piano" is no temperature.
+        text = re.sub(rf"(?<=[0-9])°(?= (?:{'|'.join(nouns)})(?![{LETTER}]))", "º", text)
+
     def spoken(match: re.Match[str]) -> str:
         value, ending = int(match[1]), match[2]
         if ending not in "ºª" and data.code != "es":

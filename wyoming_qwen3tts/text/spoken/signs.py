@@ -10,6 +10,10 @@ _RANGE = re.compile(
     rf"(?<![0-9A-Za-z.,/:–-])([0-9]+(?:[.,:][0-9]+)?){SPACE}?([–—-]){SPACE}?"
     rf"([0-9]+(?:[.,:][0-9]+)?)(?![0-9.,:]*[–—/-]?[0-9])"
 )
+# "5pm-6pm", "18 °C–22 °C"
+_MARKED_RANGE = re.compile(
+    rf"(?<=[0-9])({SPACE}?(?:[ap]m|°[CF]?|%|€)){SPACE}?[–—-]{SPACE}?(?=[0-9])"
+)
 _TILDE_RANGE = re.compile(r"(?<=[0-9])\s?[~～〜]\s?(?=[0-9])")
 _PHONE_FORMS = (
     r"\+[0-9][0-9 ()/.-]{6,20}[0-9]",
@@ -17,6 +21,7 @@ _PHONE_FORMS = (
     r"0[0-9](?:[ .][0-9]{2}){4}",
     r"[0-9]{3}-[0-9]{3}-[0-9]{4}",
     r"\([0-9]{3}\) ?[0-9]{3}-[0-9]{4}",
+    r"[0-9]{1,6}(?:-[0-9]{1,7}){3,}",
 )
 _PHONE = re.compile(rf"(?<![{LETTER}0-9.,])(?:{'|'.join(_PHONE_FORMS)})(?![{LETTER}0-9])")
 
@@ -51,6 +56,7 @@ def speak_ranges(text: str, data: LanguageData) -> str:
 
     if data.code in {"zh", "ja", "ko"}:
         text = _TILDE_RANGE.sub(joined, text)
+    text = _MARKED_RANGE.sub(rf"\1{joined}", text)
     return _RANGE.sub(spoken, text)
 
 

@@ -15,6 +15,11 @@ from wyoming_qwen3tts.text.spoken.numerals import (
 )
 
 _HALF_DAY = rf"(?P<half>{SPACE}?(?:[ap]\.{SPACE}?m\.|[ap]m|[AP]\.{SPACE}?M\.|[AP]M)(?![{LETTER}]))"
+# "2h 15m", where the minutes are no meters.
+_DURATION = re.compile(
+    rf"(?<![{LETTER}0-9.,:])([0-9]+){SPACE}?h{SPACE}?([0-9]+){SPACE}?m(?:in)?"
+    rf"(?:{SPACE}?([0-9]+){SPACE}?s)?(?![{LETTER}0-9²³/])"
+)
 _NATIVE_HOURS = 12
 
 
@@ -36,9 +41,19 @@ def speak_times(text: str, data: LanguageData) -> str:
         stop = "." if half and half.endswith(".") and not text[match.end() :].strip() else ""
         return words + stop
 
+    text = _DURATION.sub(lambda match: _say_duration(match, data), text)
     for pattern in _patterns(data.code):
         text = pattern.sub(spoken, text)
     return text
+
+
+def _say_duration(match: re.Match[str], data: LanguageData) -> str:
+    parts = [
+        say_measure(Numeral("", digits), data.units[unit], data)
+        for unit, digits in zip(("hour", "minute", "second"), match.groups(), strict=True)
+        if digits
+    ]
+    return ("" if data.code in {"zh", "ja"} else " ").join(parts)
 
 
 def _say_time(hour: int, minute: int, half: str | None, data: LanguageData) -> str:
