@@ -31,9 +31,13 @@ def test_snake_stays_within_a_millionth_over_many_periods(tmp_path):
     alpha = np.linspace(-1.0, 1.0, width, dtype=np.float32)[:, None]
     beta = np.linspace(1.0, -1.0, width, dtype=np.float32)[:, None]
     x = np.tile(np.linspace(-20, 20, 20001, dtype=np.float32), (width, 1))
-    got = evaluate(
-        tmp_path, lambda graph, x: codec_layers.snake(graph, x, "act", alpha, beta), 2, x=x
-    )
+    parameters = codec_layers.SnakeParameters.from_logarithms(alpha, beta)
+
+    def build(graph, x):
+        half_turns = graph.op("Mul", [x, graph.constant(parameters.half_turns, np.float32)])
+        return codec_layers.add_squared_sine(graph, x, half_turns, "act", parameters.amplitude)
+
+    got = evaluate(tmp_path, build, 2, x=x)
     a, b = np.exp(alpha.astype(np.float64)), np.exp(beta.astype(np.float64)) + 1e-9
     exact = x + np.sin(x * a) ** 2 / b
     # Besides the polynomial's own error, a float32 phase of 50 radians is good to 4e-6.

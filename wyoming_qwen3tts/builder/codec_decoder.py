@@ -4,9 +4,9 @@
 
     codes ─ tables ─ causal conv + projection ─ transformer ─┐         time-major, 12.5 Hz
     ┌────────────────────────────────────────────────────────┘
-    └ up-sampling + ConvNeXt, twice ─ causal conv ─┐                   time-major, to 50 Hz
+    └ up-sampling + ConvNeXt, twice ─ causal conv ─┐                           to 50 Hz
     ┌──────────────────────────────────────────────┘
-    └ 4 x (snake, up-sampling, 3 residual units) ─ snake ─ conv ─ clip  channel-major, to 24 kHz
+    └ 4 x (snake, up-sampling, 3 residual units) ─ snake ─ conv ─ clip        to 24 kHz
 
 There is no look-ahead: a call may bring any number of frames, and what later frames need of earlier
 ones travels in the states (see ``StreamStates``). All states start as zeros, which is the zero
@@ -23,6 +23,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
+from wyoming_qwen3tts.builder.codec_blocks import DecoderBlocks
 from wyoming_qwen3tts.builder.codec_layers import (
     Rotary,
     StreamStates,
@@ -37,7 +38,6 @@ from wyoming_qwen3tts.builder.codec_layers import (
     polyphase,
     rotary,
     row_offsets,
-    snake,
     split_heads,
     windows,
 )
@@ -53,7 +53,6 @@ IGNORED_TENSORS: Final = {
 
 _PRE_CONV_TAPS = 3
 _CONV_TAPS = 7
-_RESIDUAL_DILATIONS = (1, 3, 9)
 _CONVNEXT_EXPANSION = 4
 _LAYER_NORM_EPSILON = 1e-6
 
@@ -94,14 +93,7 @@ class _Decoder:
         x = self._convnext(x, 0)
         for stage in range(1, len(config.upsampling_ratios)):
             x = self._convnext(self._upsampling(x, stage), stage)
-        x = self._decoder_conv(x)  # (F r, decoder_dim)
-        for block in range(len(config.upsample_rates)):
-            x = self._block(x, block)  # (1, decoder_dim / 2^(block + 1), F r)
-        x = self._last_conv(x)
-        limits = (graph.constant(limit, np.float32) for limit in (-1.0, 1.0))
-        samples = graph.direct_output("samples", np.float32, [None])
-        clipped = graph.op("Clip", [x, *limits])
-        graph.ops("Reshape", [clipped, constant_shape(graph, -1)], [samples])
+        DecoderBlocks(graph, self.codec, config, self.states).build(x)
 
     def _read(self, name: str, *shape: int) -> Float32Array:
         return self.codec.read(f"decoder.{name}", shape)
@@ -150,7 +142,7 @@ class _Decoder:
         )
 
     def _carry(self, name: str, x: Value, width: int, keep: int) -> Value:
-        return self.states.carry(name, x, [keep, width], axis=0, keep=keep)
+        return self.states.carry_rows(name, x, (keep, width))
 
     def _transformer(self, x: Value, position: Value, num_frames: Value) -> Value:
         """Run the decoder layers over x (F, hidden); the last norm included."""
@@ -215,7 +207,7 @@ class _Decoder:
     def _history(self, name: str, x: Value) -> Value:
         transformer = self.config.transformer
         shape = (1, transformer.num_kv_heads, "past", transformer.head_size)
-        return self.states.carry(name, x, shape, axis=2, keep=self.config.sliding_window - 1)
+        return self.states.carry_history(name, x, shape, self.config.sliding_window - 1)
 
     def _attention_output(self, x: Value, name: str) -> Value:
         hidden, width = self.config.transformer.hidden_size, self.config.transformer.query_size
@@ -302,87 +294,6 @@ class _Decoder:
         )
         y = graph.op("Squeeze", [y, graph.constant([0], np.int64)])
         return graph.op("Transpose", [y], perm=[1, 0])
-
-    def _decoder_conv(self, x: Value) -> Value:
-        width_in, width_out = self.config.latent_dim, self.config.decoder_dim
-        kernel = self._read("decoder.0.conv.weight", width_out, width_in, _CONV_TAPS)
-        bias = self._read("decoder.0.conv.bias", width_out)
-        x = self._carry("decoder_conv", x, width_in, _CONV_TAPS - 1)
-        x = windows(self.graph, x, _CONV_TAPS)
-        return linear(self.graph, x, "decoder.0.conv", conv_as_linear(kernel), bias)
-
-    def _block(self, x: Value, block: int) -> Value:
-        """Up-sample, then three residual units; the first block takes time-major input."""
-        graph = self.graph
-        width = self.config.decoder_dim >> (block + 1)
-        name = f"decoder.{block + 1}.block"
-        with graph.scope(name):
-            x = self._block_upsampling(x, block)
-            for unit, dilation in enumerate(_RESIDUAL_DILATIONS):
-                prefix = f"{name}.{unit + 2}"
-                y = self._snake(x, f"{prefix}.act1", width)
-                state = f"block_{block}_unit_{unit}"
-                y = self._conv(y, f"{prefix}.conv1.conv", state, width, width, dilation)
-                y = self._snake(y, f"{prefix}.act2", width)
-                kernel = self._read(f"{prefix}.conv2.conv.weight", width, width, 1)
-                bias = self._read(f"{prefix}.conv2.conv.bias", width)
-                x = graph.op("Add", [x, self._channel_conv(y, f"{prefix}.conv2", kernel, bias)])
-        return x
-
-    def _block_upsampling(self, x: Value, block: int) -> Value:
-        graph = self.graph
-        rate = self.config.upsample_rates[block]
-        width_in, width = self.config.decoder_dim >> block, self.config.decoder_dim >> (block + 1)
-        name = f"decoder.{block + 1}.block"
-        kernel = self._read(f"{name}.1.conv.weight", width_in, width, 2 * rate)
-        bias = self._read(f"{name}.1.conv.bias", width)
-        phases = polyphase(kernel, rate)  # (r, D_out, D_in, 2)
-        state = f"block_{block}_upsampling"
-        if block == 0:
-            x = self._snake(x, f"{name}.0", width_in, time_major=True)
-            x = windows(graph, self._carry(state, x, width_in, 1), 2)
-            weight = conv_as_linear(phases.reshape(rate * width, width_in, 2))
-            x = linear(graph, x, f"{name}.1.conv", weight, np.tile(bias, rate))
-            x = graph.op("Reshape", [x, constant_shape(graph, 1, -1, width)])
-            return graph.op("Transpose", [x], perm=[0, 2, 1])
-        x = self._snake(x, f"{name}.0", width_in)
-        x = self.states.carry(state, x, [1, width_in, 1], axis=2, keep=1)
-        weight = phases.transpose(1, 0, 2, 3).reshape(width * rate, width_in, 2)
-        x = self._channel_conv(x, f"{name}.1.conv", weight, np.repeat(bias, rate))
-        x = graph.op("Reshape", [x, constant_shape(graph, 1, width, rate, -1)])
-        x = graph.op("Transpose", [x], perm=[0, 1, 3, 2])
-        return graph.op("Reshape", [x, constant_shape(graph, 1, width, -1)])
-
-    def _snake(self, x: Value, name: str, width: int, *, time_major: bool = False) -> Value:
-        shape = (width,) if time_major else (width, 1)
-        alpha, beta = (
-            self._read(f"{name}.{part}", width).reshape(shape) for part in ("alpha", "beta")
-        )
-        return snake(self.graph, x, name, alpha, beta)
-
-    def _conv(
-        self, x: Value, name: str, state: str, width_in: int, width_out: int, dilation: int = 1
-    ) -> Value:
-        """Convolve x (1, D_in, T) causally."""
-        kernel = self._read(f"{name}.weight", width_out, width_in, _CONV_TAPS)
-        bias = self._read(f"{name}.bias", width_out)
-        keep = (_CONV_TAPS - 1) * dilation
-        x = self.states.carry(state, x, [1, width_in, keep], axis=2, keep=keep)
-        return self._channel_conv(x, name, kernel, bias, dilation)
-
-    def _channel_conv(
-        self, x: Value, name: str, kernel: AnyArray, bias: AnyArray, dilation: int = 1
-    ) -> Value:
-        graph = self.graph
-        weights = [graph.weight(f"{name}.weight", kernel), graph.weight(f"{name}.bias", bias)]
-        taps = kernel.shape[2]
-        return graph.op("Conv", [x, *weights], kernel_shape=[taps], dilations=[dilation])
-
-    def _last_conv(self, x: Value) -> Value:
-        blocks = len(self.config.upsample_rates)
-        width = self.config.decoder_dim >> blocks
-        x = self._snake(x, f"decoder.{blocks + 1}", width)
-        return self._conv(x, f"decoder.{blocks + 2}.conv", "last_conv", width, 1)
 
 
 def _product(left: AnyArray, right: AnyArray) -> AnyArray:

@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
 from wyoming_qwen3tts.builder.graph import Dim, GraphBuilder, Value
 
-# sin(pi r) = r (c0 + c1 r^2 + c2 r^4 + c3 r^6) for |r| <= 1/2, fitted so that the largest error of
+# sin(pi r) = A r (r^2 + B) ((r^2 + C) r^2 + D) for |r| <= 1/2, fitted so that the largest error of
 # the *square* is least: 8.3e-7. onnxruntime's own Sin runs on one thread and costs more than this
 # polynomial and its range reduction together.
-_SINE_COEFFICIENTS = (
-    3.141574351714815,
-    -5.166959589708888,
-    2.5406483171531726,
-    -0.5520516715175563,
-)
+_SINE_FACTOR = -0.5520516715175563
+_SINE_ROOT = -0.9791038204874283
+_SINE_LINEAR = -3.623089141213214
+_SINE_CONSTANT = 5.812177491371527
 _SNAKE_EPSILON = 1e-9
 _MIN_CLUSTER_USAGE = 1e-5
 _INT64_MAX = np.iinfo(np.int64).max
@@ -36,36 +35,48 @@ class StreamStates:
         """Start without states."""
         self._graph = graph
 
-    def carry(self, name: str, x: Value, shape: Sequence[Dim], axis: int, keep: int) -> Value:
-        """Put what the last call left before ``x`` and leave the last ``keep`` for the next.
+    def carry_history(self, name: str, x: Value, shape: Sequence[Dim], keep: int) -> Value:
+        """Put the positions before ``x`` (1, H, T, K) in front of it; carry the last ``keep``.
 
         Args:
             name: Name of the state.
-            x: New values.
-            shape: Shape of the state input; a name at ``axis`` is a history that starts empty.
-            axis: Time axis.
-            keep: Positions to carry to the next call.
+            x: New positions.
+            shape: Shape of the state; its third dimension has a name, so that it starts empty.
+            keep: Most positions to carry to the next call.
         """
         graph = self._graph
         state = graph.input(name, np.float32, shape)
-        joined = graph.op("Concat", [state, x], axis=axis)
-        next_state = graph.direct_output(f"next_{name}", np.float32, shape_after(shape))
-        slice_last(graph, joined, keep, axis, output=next_state)
+        joined = graph.op("Concat", [state, x], axis=2)
+        after = [dim if isinstance(dim, int) else None for dim in shape]
+        next_state = graph.direct_output(f"next_{name}", np.float32, after)
+        start, end, axis = (graph.constant([at], np.int64) for at in (-keep, _INT64_MAX, 2))
+        graph.ops("Slice", [joined, start, end, axis], [next_state])
         return joined
 
+    def carry_rows(
+        self, name: str, x: Value, shape: tuple[int, int], padding: Value | None = None
+    ) -> Value:
+        """Put the rows before ``x`` (T, D) in front of it; they start as zeros.
 
-def shape_after(shape: Sequence[Dim]) -> list[Dim | None]:
-    """Return the shape of a state output: a history's length is another than the input's."""
-    return [dim if isinstance(dim, int) else None for dim in shape]
-
-
-def slice_last(
-    graph: GraphBuilder, x: Value, count: int, axis: int, output: Value | None = None
-) -> Value:
-    """Return the last ``count`` positions of ``x``, or all where there are fewer."""
-    ends = [graph.constant([number], np.int64) for number in (-count, _INT64_MAX, axis)]
-    (result,) = graph.ops("Slice", [x, *ends], [output])
-    return result
+        Args:
+            name: Name of the state.
+            x: New rows.
+            shape: Number of rows to carry, and D.
+            padding: Number (1,) of zero rows to put behind x, which are not carried.
+        """
+        graph = self._graph
+        keep, width = shape
+        parts = [graph.input(name, np.float32, shape), x]
+        if padding is not None:
+            size = graph.op("Concat", [padding, graph.constant([width], np.int64)], axis=0)
+            parts.append(graph.op("Expand", [graph.constant([0.0], np.float32), size]))
+        joined = graph.op("Concat", parts, axis=0)
+        # The carried rows end with x, wherever the padding ends.
+        start = graph.op("Shape", [x], start=0, end=1)
+        end = graph.op("Add", [start, graph.constant([keep], np.int64)])
+        next_state = graph.direct_output(f"next_{name}", np.float32, shape)
+        graph.ops("Slice", [joined, start, end, graph.constant([0], np.int64)], [next_state])
+        return joined
 
 
 def constant_shape(graph: GraphBuilder, *dims: int) -> Value:
@@ -129,29 +140,37 @@ def polyphase(weight: AnyArray, rate: int) -> AnyArray:
     return split.transpose(3, 1, 0, 2)
 
 
-def snake(
-    graph: GraphBuilder, x: Value, name: str, log_alpha: AnyArray, log_beta: AnyArray
-) -> Value:
-    """Apply ``x + sin(x exp(alpha))^2 / (exp(beta) + 1e-9)``.
+@dataclass(frozen=True)
+class SnakeParameters:
+    """``x + sin(x exp(alpha))^2 / (exp(beta) + 1e-9)`` per channel, the logarithms undone."""
 
-    The phase is reduced to half-turns in [-1/2, 1/2] first. Parameters must have the shape that
-    broadcasts over ``x``.
-    """
-    alpha = np.exp(log_alpha.astype(np.float64))
-    # The root, because the whole sine is squared.
-    amplitude = 1 / np.sqrt(np.exp(log_beta.astype(np.float64)) + _SNAKE_EPSILON)
-    rate = graph.weight(f"{name}.half_turns", float32(alpha / math.pi))
-    half_turns = graph.op("Mul", [x, rate])
-    reduced = graph.op("Sub", [half_turns, graph.op("Round", [half_turns])])
+    half_turns: NDArray[np.float64]
+    """Half-turns of phase per unit of x."""
+    amplitude: NDArray[np.float64]
+    """Root of the factor before the squared sine."""
+
+    @classmethod
+    def from_logarithms(cls, alpha: AnyArray, beta: AnyArray) -> "SnakeParameters":
+        """Take the parameters as checkpoints store them."""
+        return cls(
+            np.exp(alpha.astype(np.float64)) / math.pi,
+            1 / np.sqrt(np.exp(beta.astype(np.float64)) + _SNAKE_EPSILON),
+        )
+
+
+def add_squared_sine(
+    graph: GraphBuilder, x: Value, half_turns: Value, name: str, amplitude: AnyArray
+) -> Value:
+    """Return ``x + (amplitude sin(pi half_turns))^2``; the amplitude must broadcast over x."""
+    reduced = graph.op("Sub", [half_turns, graph.op("Round", [half_turns])])  # within 1/2
     square = graph.op("Mul", [reduced, reduced])
-    *others, highest = (
-        graph.weight(f"{name}.sine_{power}", float32(coefficient * amplitude))
-        for power, coefficient in enumerate(_SINE_COEFFICIENTS)
+    root, slope, constant = (
+        graph.constant(number, np.float32) for number in (_SINE_ROOT, _SINE_LINEAR, _SINE_CONSTANT)
     )
-    sine = graph.op("Mul", [square, highest])
-    for coefficient in others[:0:-1]:
-        sine = graph.op("Mul", [graph.op("Add", [sine, coefficient]), square])
-    sine = graph.op("Mul", [graph.op("Add", [sine, others[0]]), reduced])
+    sine = graph.op("Mul", [graph.op("Add", [square, slope]), square])
+    sine = graph.op("Mul", [graph.op("Add", [sine, constant]), graph.op("Add", [square, root])])
+    factor = graph.weight(f"{name}.amplitude", float32(_SINE_FACTOR * amplitude))
+    sine = graph.op("Mul", [sine, graph.op("Mul", [reduced, factor])])
     return graph.op("Add", [x, graph.op("Mul", [sine, sine])])
 
 
