@@ -88,6 +88,19 @@ class ServerConfig:
     threads: int = setting(
         0, "Processor threads for synthesis; 0 takes one for each core.", minimum=0, maximum=1_024
     )
+    lanes: int = setting(
+        2,
+        "Utterances that one model speaks side by side: sentences of one text, or several "
+        "clients. Each costs memory, and little time while there are few.",
+        minimum=1,
+        maximum=16,
+    )
+    memory_limit: int | None = setting(
+        None,
+        "Megabytes of model weights that may be open at once; the model unused longest is closed "
+        "first. null keeps every model open.",
+        minimum=1,
+    )
     max_waiting: int = setting(
         64,
         "Requests of all clients that are spoken or wait to be spoken; more are told that the "
@@ -96,6 +109,27 @@ class ServerConfig:
     )
     streaming: bool = setting(
         True, "Tell clients that text may be sent piece by piece, as a language model writes it."
+    )
+    styles: tuple[str, ...] = setting(
+        (
+            "cheerful=Speak in a cheerful, bright tone.",
+            "calm=Speak calmly and slowly, in a warm tone.",
+            "whisper=Whisper softly, close to the listener.",
+            "serious=Speak in a serious, matter-of-fact tone.",
+        ),
+        "Styles that clients may choose as the speaker of a voice, as NAME=INSTRUCTION; only for "
+        "models that follow instructions. Any other speaker is taken as the instruction itself.",
+    )
+    languages: tuple[str, ...] = setting(
+        (),
+        "Languages that texts are in, such as de and en, where the request does not say it; "
+        "without any, all that a voice speaks. Fewer are told apart better.",
+    )
+    keep_as_written: tuple[str, ...] = setting(
+        (),
+        "Rules that shall not be applied to texts: characters, code_blocks, html, "
+        "stage_directions, markdown, links, emoji, dates, phone_numbers, ranges, times, symbols, "
+        "currencies, units, ordinals, numbers, punctuation, closing; or all.",
     )
     seed: int | None = setting(
         None, "Number that makes speech repeatable; null draws a new one each time.", minimum=0

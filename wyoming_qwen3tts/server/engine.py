@@ -5,14 +5,15 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from wyoming_qwen3tts.audio import AudioChunk, silence
-from wyoming_qwen3tts.errors import BusyError, Qwen3TTSError
+from wyoming_qwen3tts.audio import AudioChunk
+from wyoming_qwen3tts.errors import BusyError, ConfigError, Qwen3TTSError
 from wyoming_qwen3tts.model.bundle import SessionOptions
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
+from wyoming_qwen3tts.server.answer import Answer, AnswerPlan
 from wyoming_qwen3tts.server.bundles import (
     EMBEDDED_NOTICE,
     InstalledBundle,
@@ -23,37 +24,20 @@ from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.model_pool import ModelPool
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
-from wyoming_qwen3tts.server.request_report import RequestReport
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
-from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
-from wyoming_qwen3tts.synthesis.guard import frame_budget
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest, default_options
-from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import Voice
-from wyoming_qwen3tts.text.language import detect_language, language_code, model_language
-from wyoming_qwen3tts.text.scripts import speakable
-from wyoming_qwen3tts.text.sentence_stream import SentenceStream
+from wyoming_qwen3tts.server.worker import SynthesisWorker
+from wyoming_qwen3tts.synthesis.options import SynthesisOptions, default_options
+from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.text.language_data import LANGUAGES
+from wyoming_qwen3tts.text.normalize import (
+    ALL_RULES,
+    Rule,
+    rules_from_names,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 _WARM_UP_TEXT = "Hello, this is ready."
-_NOTHING_TO_SAY_S = 0.1
-# A finished sentence is not held back longer than this while nobody knows whether more will come.
-_FLUSH_AFTER_S = 0.4
-# Sentences submitted ahead of the one that is heard; more would only grow the queue.
-_LOOKAHEAD = 4
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What a request came down to."""
-
-    chosen: CatalogueVoice
-    voice: Voice
-    options: SynthesisOptions
-    """But for the language, which may follow from the text."""
-    language: str | None
-    """Plain code that request or voice name; None leaves it to the text."""
 
 
 class SpeechEngine:
@@ -72,6 +56,8 @@ class SpeechEngine:
         self._pool = pool
         self._worker = worker
         self._num_open = 0
+        self._languages = frozenset(_known_languages(config.languages))
+        self._rules = _rules(config.keep_as_written)
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
@@ -115,27 +101,29 @@ class SpeechEngine:
         async with self._pool.use(chosen.bundle) as synthesizer:
             # In a thread: a new clip of the library is encoded here, which takes seconds.
             plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
-            speaker = _Speaker(self._worker, synthesizer, plan)
-            reader = asyncio.create_task(speaker.read(text))
+            answer = Answer(self._config, self._worker, synthesizer, plan)
+            reader = asyncio.create_task(answer.read(text))
             try:
-                async with aclosing(speaker.audio()) as chunks:
+                async with aclosing(answer.audio()) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 await reader
-                if not speaker.report.num_utterances:
-                    yield silence(_NOTHING_TO_SAY_S, synthesizer.model.facts.sample_rate_hz)
             finally:
                 reader.cancel()
-                speaker.release()
+                answer.release()
                 with suppress(asyncio.CancelledError, Qwen3TTSError):
                     await reader
-                speaker.report.log()
+                answer.report.log()
 
-    def _plan(self, chosen: CatalogueVoice, request: SpeechRequest, model: SpeechModel) -> _Plan:
+    def _plan(
+        self, chosen: CatalogueVoice, request: SpeechRequest, model: SpeechModel
+    ) -> AnswerPlan:
         options = self._sampled(default_options(model.facts.generation, self._config.seed))
         voice, options = self._catalogue.prepare(chosen, model, options, request.speaker)
         language = chosen.language or _requested_language(request)
-        return _Plan(chosen, voice, options, language)
+        spoken = chosen.info.languages
+        used = tuple(code for code in spoken if code in self._languages)
+        return AnswerPlan(chosen, voice, options, language, used or spoken, self._rules)
 
     def _sampled(self, options: SynthesisOptions) -> SynthesisOptions:
         sampling = self._config.sampling
@@ -151,99 +139,34 @@ class SpeechEngine:
         )
 
 
-class _Speaker:
-    """One request: turns arriving text into utterances, and gives their audio in order."""
-
-    def __init__(self, worker: SynthesisWorker, synthesizer: Synthesizer, plan: _Plan) -> None:
-        self._worker = worker
-        self._synthesizer = synthesizer
-        self._plan = plan
-        self._language = plan.language
-        self.report = RequestReport(plan.chosen.info.name, plan.language)
-        self._open: list[Utterance] = []
-        self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
-        # The reader waits for a place, so that a long text does not fill the worker.
-        self._places = asyncio.Semaphore(_LOOKAHEAD)
-
-    async def read(self, text: AsyncIterator[str]) -> None:
-        """Submit sentence after sentence until the text ends."""
-        try:
-            async for sentence in _sentences(text, self._plan.language):
-                if speakable(sentence):
-                    await self._submit(sentence)
-        finally:
-            self._queue.put_nowait(None)
-
-    async def audio(self) -> AsyncGenerator[AudioChunk, None]:
-        """Yield the audio of one utterance after the other."""
-        while (utterance := await self._queue.get()) is not None:
-            async with aclosing(self._worker.audio(utterance)) as chunks:
-                async for chunk in chunks:
-                    self.report.add_audio(chunk)
-                    yield chunk
-            self.report.add_end(utterance)
-            self._open.remove(utterance)
-            self._places.release()
-
-    def release(self) -> None:
-        """Cancel whatever is still being made."""
-        for utterance in self._open:
-            self._worker.release(utterance)
-            self.report.is_cancelled = True
-        self._open.clear()
-
-    async def _submit(self, sentence: str) -> None:
-        await self._places.acquire()
-        options = self._plan.options
-        frame_rate_hz = self._synthesizer.model.facts.frame_rate_hz
-        options = replace(
-            options,
-            language=self._language_of(sentence),
-            max_frames=min(options.max_frames, frame_budget(sentence, frame_rate_hz)),
-            # Each sentence draws from a seed of its own, which follows from the request's.
-            seed=options.seed + self.report.num_utterances,
-        )
-        request = SynthesisRequest(sentence, self._plan.voice, options, guarded=True)
-        utterance = self._worker.submit(self._synthesizer, request)
-        self.report.num_utterances += 1
-        self.report.num_characters += len(sentence)
-        self._open.append(utterance)
-        self._queue.put_nowait(utterance)
-
-    def _language_of(self, sentence: str) -> str | None:
-        """Return the language as the model spells it; once found it stays for the whole answer."""
-        if self._language is None:
-            self._language = detect_language(sentence, self._plan.chosen.info.languages)
-            self.report.language = self._language
-        return None if self._language is None else model_language(self._language)
-
-
 async def _one_piece(text: str) -> AsyncIterator[str]:
     yield text
 
 
-async def _sentences(text: AsyncIterator[str], language: str | None) -> AsyncIterator[str]:
-    """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
-    stream = SentenceStream(language)
-    pieces = aiter(text)
-    arriving = asyncio.ensure_future(anext(pieces, None))
-    try:
-        while True:
-            await asyncio.wait([arriving], timeout=_FLUSH_AFTER_S)
-            if not arriving.done():
-                for sentence in stream.flush():
-                    yield sentence
-                await asyncio.wait([arriving])
-            piece = arriving.result()
-            if piece is None:
-                break
-            for sentence in stream.push(piece):
-                yield sentence
-            arriving = asyncio.ensure_future(anext(pieces, None))
-        for sentence in stream.finish():
-            yield sentence
-    finally:
-        arriving.cancel()
+def _known_languages(names: Sequence[str]) -> list[str]:
+    codes = {name: language_code(name) for name in names}
+    unknown = [name for name, code in codes.items() if code is None]
+    if unknown:
+        raise ConfigError(
+            f"languages: unknown {', '.join(unknown)}; the models speak {', '.join(LANGUAGES)}."
+        )
+    return [code for code in codes.values() if code is not None]
+
+
+def _rules(kept: Sequence[str]) -> frozenset[Rule]:
+    if "all" in kept:
+        return frozenset()
+    return ALL_RULES - rules_from_names(kept)
+
+
+def _styles(entries: Sequence[str]) -> dict[str, str]:
+    styles = {}
+    for entry in entries:
+        name, separator, instruction = entry.partition("=")
+        if not separator or not name.strip() or not instruction.strip():
+            raise ConfigError(f"styles: {entry!r} is not NAME=INSTRUCTION.")
+        styles[name.strip()] = instruction.strip()
+    return styles
 
 
 def _requested_language(request: SpeechRequest) -> str | None:
@@ -272,8 +195,10 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
     options = SessionOptions(num_threads=config.threads or default_num_threads())
     worker = SynthesisWorker()
     worker.start()
-    catalogue = Catalogue(bundles, VoiceLibrary(data_dirs), {})
-    engine = SpeechEngine(config, catalogue, ModelPool(options, max_lanes=1), worker)
+    limit = None if config.memory_limit is None else config.memory_limit * 2**20
+    pool = ModelPool(options, max_lanes=config.lanes, memory_limit_bytes=limit)
+    catalogue = Catalogue(bundles, VoiceLibrary(data_dirs), _styles(config.styles))
+    engine = SpeechEngine(config, catalogue, pool, worker)
     # Not awaited: describe is answered meanwhile, and a request waits for the same model.
     warm_up = asyncio.create_task(engine.warm_up())
     try:

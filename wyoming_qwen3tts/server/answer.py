@@ -1,0 +1,157 @@
+"""One answer: arriving text -> sentences -> utterances -> audio in order."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from wyoming_qwen3tts.audio import AudioChunk, silence
+from wyoming_qwen3tts.server.catalogue import CatalogueVoice
+from wyoming_qwen3tts.server.config import ServerConfig
+from wyoming_qwen3tts.server.request_report import RequestReport
+from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
+from wyoming_qwen3tts.synthesis.guard import frame_budget
+from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.voice import Voice
+from wyoming_qwen3tts.text.language import detect_language, model_language
+from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts
+from wyoming_qwen3tts.text.sentence_stream import SentenceStream
+
+_LOGGER = logging.getLogger(__name__)
+
+_NOTHING_TO_SAY_S = 0.1
+# A finished sentence is not held back longer than this while nobody knows whether more will come.
+_FLUSH_AFTER_S = 0.4
+# Sentences submitted ahead of the one that is heard; more would only grow the queue.
+_LOOKAHEAD = 4
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """What a request came down to."""
+
+    chosen: CatalogueVoice
+    voice: Voice
+    options: SynthesisOptions
+    """But for the language, which may follow from the text."""
+    language: str | None
+    """Plain code that request or voice name; None leaves it to the text."""
+    candidates: tuple[str, ...]
+    """Plain codes that the text may be in, if nobody named one."""
+    rules: frozenset[Rule]
+    """What is done to the text."""
+
+
+class Answer:
+    """One request: turns arriving text into utterances, and gives their audio in order."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        worker: SynthesisWorker,
+        synthesizer: Synthesizer,
+        plan: AnswerPlan,
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._synthesizer = synthesizer
+        self._plan = plan
+        self._language = plan.language
+        self.report = RequestReport(plan.chosen.info.name, plan.language)
+        self._open: list[Utterance] = []
+        self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
+        # The reader waits for a place, so that a long text does not fill the worker.
+        self._places = asyncio.Semaphore(_LOOKAHEAD)
+
+    async def read(self, text: AsyncIterator[str]) -> None:
+        """Submit sentence after sentence until the text ends."""
+        try:
+            async for sentence in _sentences(text, self._plan.language):
+                if unread := unsupported_scripts(sentence):
+                    _LOGGER.warning("No voice reads %s; it is left out", ", ".join(sorted(unread)))
+                language = self._language_of(sentence)
+                spoken = normalize(sentence, language, self._plan.rules)
+                if speakable(spoken):
+                    await self._submit(spoken, language)
+        finally:
+            self._queue.put_nowait(None)
+
+    async def audio(self) -> AsyncGenerator[AudioChunk, None]:
+        """Yield the audio of one utterance after the other, and the silences around them."""
+        silence_s = self._config.leading_silence
+        while (utterance := await self._queue.get()) is not None:
+            if silence_s:
+                yield self._silence(silence_s)
+            silence_s = self._config.sentence_silence
+            async with aclosing(self._worker.audio(utterance)) as chunks:
+                async for chunk in chunks:
+                    self.report.add_audio(chunk)
+                    yield chunk
+            self.report.add_end(utterance)
+            self._open.remove(utterance)
+            self._places.release()
+        if not self.report.num_utterances:
+            yield self._silence(_NOTHING_TO_SAY_S)
+        elif self._config.trailing_silence:
+            yield self._silence(self._config.trailing_silence)
+
+    def _silence(self, duration_s: float) -> AudioChunk:
+        return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)
+
+    def release(self) -> None:
+        """Cancel whatever is still being made."""
+        for utterance in self._open:
+            self._worker.release(utterance)
+            self.report.is_cancelled = True
+        self._open.clear()
+
+    async def _submit(self, sentence: str, language: str | None) -> None:
+        await self._places.acquire()
+        options = self._plan.options
+        frame_rate_hz = self._synthesizer.model.facts.frame_rate_hz
+        options = replace(
+            options,
+            language=None if language is None else model_language(language),
+            max_frames=min(options.max_frames, frame_budget(sentence, frame_rate_hz)),
+            # Each sentence draws from a seed of its own, which follows from the request's.
+            seed=options.seed + self.report.num_utterances,
+        )
+        request = SynthesisRequest(sentence, self._plan.voice, options, guarded=True)
+        utterance = self._worker.submit(self._synthesizer, request)
+        self.report.num_utterances += 1
+        self.report.num_characters += len(sentence)
+        self._open.append(utterance)
+        self._queue.put_nowait(utterance)
+
+    def _language_of(self, sentence: str) -> str | None:
+        """Return the plain code of the language; once found it stays for the whole answer."""
+        if self._language is None:
+            self._language = detect_language(sentence, self._plan.candidates)
+            self.report.language = self._language
+        return self._language
+
+
+async def _sentences(text: AsyncIterator[str], language: str | None) -> AsyncIterator[str]:
+    """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
+    stream = SentenceStream(language)
+    pieces = aiter(text)
+    arriving = asyncio.ensure_future(anext(pieces, None))
+    try:
+        while True:
+            await asyncio.wait([arriving], timeout=_FLUSH_AFTER_S)
+            if not arriving.done():
+                for sentence in stream.flush():
+                    yield sentence
+                await asyncio.wait([arriving])
+            piece = arriving.result()
+            if piece is None:
+                break
+            for sentence in stream.push(piece):
+                yield sentence
+            arriving = asyncio.ensure_future(anext(pieces, None))
+        for sentence in stream.finish():
+            yield sentence
+    finally:
+        arriving.cancel()
