@@ -79,7 +79,7 @@ class Answer:
             self._queue.put_nowait(None)
 
     async def audio(self) -> AsyncGenerator[AudioChunk, None]:
-        """Yield the audio of one utterance after the other, and the silences around them."""
+        """Yield the audio of one utterance after the other, with silence before each."""
         silence_s = self._config.leading_silence
         while (utterance := await self._queue.get()) is not None:
             if silence_s:
@@ -92,10 +92,13 @@ class Answer:
             self.report.add_end(utterance)
             self._open.remove(utterance)
             self._places.release()
+
+    def closing_silence(self) -> AudioChunk | None:
+        """Return what comes after the last utterance; an answer is never empty."""
         if not self.report.num_utterances:
-            yield self._silence(_NOTHING_TO_SAY_S)
-        elif self._config.trailing_silence:
-            yield self._silence(self._config.trailing_silence)
+            return self._silence(_NOTHING_TO_SAY_S)
+        trailing_s = self._config.trailing_silence
+        return self._silence(trailing_s) if trailing_s else None
 
     def _silence(self, duration_s: float) -> AudioChunk:
         return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)

@@ -108,6 +108,8 @@ class SpeechEngine:
                     async for chunk in chunks:
                         yield chunk
                 await reader
+                if (closing := answer.closing_silence()) is not None:
+                    yield closing
             finally:
                 reader.cancel()
                 answer.release()
