@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import shutil
@@ -56,6 +57,16 @@ def test_an_error_keeps_the_existing_bundle(tmp_path):
         _ = 1 / 0
     assert names(target) == ["old"]
     assert names(tmp_path) == ["cpu_int8"]
+
+
+def test_failures_of_the_file_system_are_build_errors(tmp_path):
+    target = tmp_path / "cpu_int8"
+    with (
+        pytest.raises(BuildError, match=r"cpu_int8.*No space left"),
+        bundle_directory(target, 1),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert names(tmp_path) == []
 
 
 def test_leftovers_of_dead_builds_go_and_living_ones_stay(tmp_path):

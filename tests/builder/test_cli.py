@@ -30,6 +30,14 @@ def test_a_build_says_where_how_large_and_how_long(tiny, tmp_path, capsys):
     assert output.err == ""  # no bar where nobody watches
 
 
+def test_a_terminal_shows_a_bar(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    cli.run(parse(tiny(), "--output", tmp_path / "b"))
+    output = capsys.readouterr()
+    assert "% |" in output.err
+    assert "%" not in output.out
+
+
 def test_recipes_components_and_names(tiny, tmp_path):
     output = tmp_path / "here"
     cli.run(parse(tiny(), "--output", output, "--name", "mine"))

@@ -165,7 +165,7 @@ class _Build:
         with bundle_directory(self._output, self._needed_bytes()) as directory:
             source = self._source()
             if self._old is not None:
-                self._link_other_files(directory)
+                self._link_other_files(self._old, directory)
             for component in self._components:
                 self._stage = component
                 self._build_component(component, directory)
@@ -246,11 +246,10 @@ class _Build:
             )
         return BundleSource(self._checkpoint.source_repo, self._checkpoint.source_revision, digest)
 
-    def _link_other_files(self, directory: Path) -> None:
+    def _link_other_files(self, old: Manifest, directory: Path) -> None:
         """Put the files of the components that stay into the new directory, without copying."""
         rebuilt = {file for name in self._components for file in _COMPONENTS[name].files}
-        assert self._old is not None  # noqa: S101
-        for file in self._old.files:
+        for file in old.files:
             if file.path in rebuilt:
                 continue
             try:

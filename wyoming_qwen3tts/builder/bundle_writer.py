@@ -34,7 +34,7 @@ def bundle_directory(target: Path, needed_bytes: int) -> Iterator[Path]:
         needed_bytes: Estimated size, checked against the free space.
 
     Raises:
-        BuildError: There is too little space, or the place cannot be written.
+        BuildError: There is too little space, or reading or writing fails.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,8 @@ def bundle_directory(target: Path, needed_bytes: int) -> Iterator[Path]:
         yield building
         building.chmod(0o755)
         _replace(target, building)
+    except OSError as error:
+        raise BuildError(f"The bundle {target} cannot be built: {error}") from error
     finally:
         if lock is not None:
             os.close(lock)
