@@ -84,6 +84,23 @@ def test_lanes_do_not_depend_on_their_neighbours(model):
         assert speech.finish_reason is reason
 
 
+def test_the_beginning_of_an_answer_goes_before_the_rest_of_others(endless):
+    synthesizer = Synthesizer(endless, max_lanes=2)
+
+    def submit(position, max_frames):
+        wish = request(endless, "Hello", seed=position, max_frames=max_frames)
+        return synthesizer.submit(replace(wish, position=position))
+
+    long_answer = [submit(position, 40) for position in range(4)]
+    synthesizer.step()
+    short_answer = submit(0, 3)
+    run_all(synthesizer, [short_answer])
+    assert not any(speech.is_finished for speech in long_answer)
+    run_all(synthesizer, long_answer)
+    finished = [speech.timing.finished_s for speech in long_answer]
+    assert finished == sorted(finished)
+
+
 def test_cancelling_one_lane_leaves_the_others(model):
     lone = Synthesizer(model)
     wanted = lone.submit(request(model, seed=2))

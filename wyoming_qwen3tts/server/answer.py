@@ -121,7 +121,13 @@ class Answer:
             # Each sentence draws from a seed of its own, which follows from the request's.
             seed=options.seed + self.report.num_utterances,
         )
-        request = SynthesisRequest(sentence, self._plan.voice, options, guarded=True)
+        request = SynthesisRequest(
+            sentence,
+            self._plan.voice,
+            options,
+            position=self.report.num_utterances,
+            guarded=True,
+        )
         utterance = self._worker.submit(self._synthesizer, request)
         self.report.num_utterances += 1
         self.report.num_characters += len(sentence)

@@ -89,9 +89,10 @@ class ServerConfig:
         0, "Processor threads for synthesis; 0 takes one for each core.", minimum=0, maximum=1_024
     )
     lanes: int = setting(
-        2,
+        4,
         "Utterances that one model speaks side by side: sentences of one text, or several "
-        "clients. Each costs memory, and little time while there are few.",
+        "clients; the last is kept for the beginning of an answer. Each costs memory, and less "
+        "time than it saves.",
         minimum=1,
         maximum=16,
     )

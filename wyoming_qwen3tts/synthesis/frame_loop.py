@@ -162,6 +162,11 @@ class FrameLoop:
         return tuple(self._lanes)
 
     @property
+    def max_lanes(self) -> int:
+        """Utterances that the loop has room for."""
+        return self._max_lanes
+
+    @property
     def has_room(self) -> bool:
         """Whether another lane may join."""
         return len(self._lanes) < self._max_lanes

@@ -103,6 +103,8 @@ class SynthesisRequest:
     text: str
     voice: Voice
     options: SynthesisOptions
+    position: int = 0
+    """Place of the utterance in its answer: what is heard first gets a lane first."""
     guarded: bool = False
     """Bound the silence at both ends and end what has lost itself; samples are then no longer
     exactly those of the frames."""

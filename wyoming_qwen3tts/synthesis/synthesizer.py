@@ -112,9 +112,10 @@ class Synthesizer:
 
     def _admit(self) -> None:
         """Give one waiting utterance a lane: more than one prefill would stall those that speak."""
-        if not self._waiting or not self._loop.has_room:
+        speech = self._next_in_line()
+        if speech is None:
             return
-        speech = self._waiting.popleft()
+        self._waiting.remove(speech)
         speech.timing.started_s = time.perf_counter()
         decoder = self.model.codec_decoder
         try:
@@ -129,6 +130,18 @@ class Synthesizer:
             if speech.request.guarded:
                 speech.guard = SpeechGuard(self.model.facts.sample_rate_hz)
             self._speaking[speech.lane] = speech
+
+    def _next_in_line(self) -> Speech | None:
+        """Return the utterance that is heard soonest, if there is a lane for it.
+
+        The last lane is kept for the beginning of an answer: a client that has just asked must not
+        wait for sentences of another one that nobody hears yet.
+        """
+        if not self._waiting or not self._loop.has_room:
+            return None
+        speech = min(self._waiting, key=lambda speech: speech.request.position)
+        is_last_lane = self._loop.max_lanes > 1 and len(self._speaking) == self._loop.max_lanes - 1
+        return None if is_last_lane and speech.request.position > 0 else speech
 
     def _decode(self, speech: Speech, *, flush: bool) -> None:
         codec = speech.codec
