@@ -11,6 +11,9 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import ContractError, VoiceError
 from wyoming_qwen3tts.model.session import check_contract
 
+CHUNK_RAMP_FRAMES = (1, 2, 4)
+"""Audio starts as early as it can; later, one call for four frames costs less than four calls."""
+
 _NEXT_PREFIX = "next_"
 # Longer calls are cut: the result is the same, memory is bounded, and longer runs are no faster.
 _MAX_FRAMES_PER_RUN = 12
@@ -60,6 +63,11 @@ class OnnxCodecDecoder:
             values[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
         self._initial_state = DecoderState(0, values)
 
+    @property
+    def chunk_ramp(self) -> tuple[int, ...]:
+        """Frames of the first calls that suit this decoder; the last size stays."""
+        return CHUNK_RAMP_FRAMES
+
     def initial_state(self) -> DecoderState:
         """Return the state before the first frame."""
         return self._initial_state
@@ -71,6 +79,10 @@ class OnnxCodecDecoder:
             samples, state = self._run(codes[start : start + _MAX_FRAMES_PER_RUN], state)
             pieces.append(samples)
         return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)), state
+
+    def advance(self, codes: Int64Array, state: DecoderState) -> DecoderState:
+        """Return the state after codes (F, G), F >= 1, whose samples nobody wants."""
+        return self.decode(codes, state)[1]
 
     def _run(self, codes: Int64Array, state: DecoderState) -> tuple[Float32Array, DecoderState]:
         feeds = dict(state.values)

@@ -70,11 +70,18 @@ class CodecState(Protocol):
 class CodecDecoder(Protocol):
     """Codes to audio, exactly ``samples_per_frame`` samples a frame, without look-ahead."""
 
+    @property
+    def chunk_ramp(self) -> tuple[int, ...]:
+        """Frames of the first calls that suit this decoder, short ones first; the last stays."""
+
     def initial_state(self) -> Any:
         """Return the state before the first frame."""
 
     def decode(self, codes: Int64Array, state: Any) -> tuple[Float32Array, Any]:
         """Decode codes (F, G), F >= 1, into samples (S,) in [-1, 1] and the next state."""
+
+    def advance(self, codes: Int64Array, state: Any) -> Any:
+        """Return the state after codes (F, G), F >= 1, whose samples nobody wants."""
 
 
 class CodecEncoder(Protocol):

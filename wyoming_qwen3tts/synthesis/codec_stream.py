@@ -1,8 +1,8 @@
 """Frames in, samples out: decides only how many frames go to the codec decoder at once.
 
 The first frame is decoded by itself, so that audio starts as early as it can; later calls take more
-frames, because one call for four frames costs much less than four calls. The decoder carries its
-state, so the samples are the same whatever the sizes.
+frames, because one call for several frames costs much less than several calls. Which sizes pay is
+the decoder's to say. It carries its state, so the samples are the same whatever the sizes.
 """
 
 from typing import Any
@@ -12,20 +12,15 @@ import numpy as np
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.model.speech_model import CodecDecoder
 
-CHUNK_RAMP_FRAMES: tuple[int, ...] = (1, 2, 4)
-"""Sizes of the first chunks; the last size stays."""
-
 
 class CodecStream:
     """The codec side of one utterance."""
 
-    def __init__(
-        self, decoder: CodecDecoder, state: Any, ramp: tuple[int, ...] = CHUNK_RAMP_FRAMES
-    ) -> None:
+    def __init__(self, decoder: CodecDecoder, state: Any) -> None:
         """Continue from ``state``: the decoder's initial one, or the one after a reference clip."""
         self._decoder = decoder
         self._state = state
-        self._ramp = ramp
+        self._ramp = decoder.chunk_ramp
         self._num_chunks = 0
         self._frames: list[Int64Array] = []
 

@@ -46,7 +46,7 @@ class PrefixCache:
             return decoder.initial_state()
         key = _digest(prompt.reference_codes)
         if key not in self._codec_states:
-            _, state = decoder.decode(prompt.reference_codes, decoder.initial_state())
+            state = decoder.advance(prompt.reference_codes, decoder.initial_state())
             self._codec_states[key] = state
             while len(self._codec_states) > self._max_codec_states:
                 self._codec_states.popitem(last=False)
