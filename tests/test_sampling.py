@@ -9,6 +9,8 @@ from wyoming_qwen3tts.errors import SynthesisError
 from wyoming_qwen3tts.sampling import SamplingOptions, draw, process_logits
 
 NUM_CODES = 40
+# No subnormal numbers: once a graph ran in this process, onnxruntime reads them as zero.
+UNIFORMS = st.floats(0.0, 1.0, exclude_max=True, width=32, allow_subnormal=False)
 
 
 def official(scores, drawn, options, banned):
@@ -57,7 +59,7 @@ def test_processed_scores_equal_the_official_order(seed, drawn, options, banned)
     np.testing.assert_allclose(got[finite], wanted[finite], rtol=1e-5)
 
 
-@given(seed=st.integers(0, 2**32), uniform=st.floats(0.0, 1.0, exclude_max=True, width=32))
+@given(seed=st.integers(0, 2**32), uniform=UNIFORMS)
 def test_suppressed_codes_are_never_drawn(seed, uniform):
     rng = np.random.default_rng(seed)
     scores = rng.standard_normal(NUM_CODES).astype(np.float32)
@@ -66,7 +68,7 @@ def test_suppressed_codes_are_never_drawn(seed, uniform):
     assert np.isfinite(scores[draw(scores, uniform)])
 
 
-@given(seed=st.integers(0, 2**32), uniform=st.floats(0.0, 1.0, exclude_max=True, width=32))
+@given(seed=st.integers(0, 2**32), uniform=UNIFORMS)
 def test_top_k_1_is_the_most_probable_code(seed, uniform):
     logits = np.random.default_rng(seed).standard_normal(NUM_CODES).astype(np.float32)
     scores = process_logits(logits, set(), SamplingOptions(top_k=1))
