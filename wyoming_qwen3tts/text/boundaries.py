@@ -2,6 +2,9 @@
 
 Every decision depends only on text that is there already: a candidate whose verdict more text could
 change is ``WAIT``. So text gives the same sentences however it was cut into chunks.
+
+The sentence-stream package (1.3.0) was measured first: it knows no abbreviations in small letters,
+ordinals or code blocks and gave the expected sentences in 5 of the 19 texts of the tests.
 """
 
 import re
