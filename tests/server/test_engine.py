@@ -161,3 +161,14 @@ async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path):
         assert await speak(source, SpeechRequest(voice="narrator"), "Guten Morgen.")
         shutil.rmtree(folder)
         assert "narrator" not in {voice.name for voice in await source.voices()}
+
+
+@pytest.mark.parametrize("text_mode", ["sentences", "tokens"])
+async def test_both_text_modes_speak_text_in_pieces(data_dir, text_mode):
+    async with create_speech_source(config_for(data_dir, seed=4, text_mode=text_mode)) as source:
+        texts = ["Hello there. Turn", " on the light, ple", "ase. It is te", "n o'clock."]
+        for voice in ("ryan", "designed"):
+            chunks = await speak(source, SpeechRequest(voice=voice, language="en"), *texts)
+            again = await speak(source, SpeechRequest(voice=voice, language="en"), "".join(texts))
+            assert sum(chunk.duration_s for chunk in chunks) > 0.1
+            assert pcm(chunks) == pcm(again)

@@ -14,7 +14,7 @@ from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
 from wyoming_qwen3tts.synthesis.guard import frame_budget
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import Voice
+from wyoming_qwen3tts.synthesis.voice import IclVoice, Voice
 from wyoming_qwen3tts.text.language import detect_language, model_language
 from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts
 from wyoming_qwen3tts.text.sentence_stream import SentenceStream
@@ -25,6 +25,7 @@ _NOTHING_TO_SAY_S = 0.1
 # A finished sentence is not held back longer than this while nobody knows whether more will come.
 _FLUSH_AFTER_S = 0.4
 # Sentences submitted ahead of the one that is heard; more would only grow the queue.
+_JOINT = " "
 _LOOKAHEAD = 4
 
 
@@ -64,6 +65,9 @@ class Answer:
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
         # The reader waits for a place, so that a long text does not fill the worker.
         self._places = asyncio.Semaphore(_LOOKAHEAD)
+        # An ICL prompt lays the reference beside the text, which must be known for that.
+        self._is_growing = config.text_mode == "tokens" and not isinstance(plan.voice, IclVoice)
+        self._growing: Utterance | None = None
 
     async def read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
@@ -74,9 +78,19 @@ class Answer:
                 language = self._language_of(sentence)
                 spoken = normalize(sentence, language, self._plan.rules)
                 if speakable(spoken):
-                    await self._submit(spoken, language)
+                    await self._speak(spoken, language)
         finally:
+            if self._growing is not None:
+                self._worker.end_text(self._growing)
             self._queue.put_nowait(None)
+
+    async def _speak(self, sentence: str, language: str | None) -> None:
+        """Speak a sentence as an utterance of its own, or as more text of the one under way."""
+        if self._growing is None:
+            await self._submit(sentence, language)
+            return
+        self._worker.extend(self._growing, sentence + _JOINT, self._budget(sentence))
+        self.report.num_characters += len(sentence)
 
     async def audio(self) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of one utterance after the other, with silence before each."""
@@ -113,26 +127,30 @@ class Answer:
     async def _submit(self, sentence: str, language: str | None) -> None:
         await self._places.acquire()
         options = self._plan.options
-        frame_rate_hz = self._synthesizer.model.facts.frame_rate_hz
         options = replace(
             options,
             language=None if language is None else model_language(language),
-            max_frames=min(options.max_frames, frame_budget(sentence, frame_rate_hz)),
+            max_frames=min(options.max_frames, self._budget(sentence)),
             # Each sentence draws from a seed of its own, which follows from the request's.
             seed=options.seed + self.report.num_utterances,
         )
         request = SynthesisRequest(
-            sentence,
+            sentence + _JOINT if self._is_growing else sentence,
             self._plan.voice,
             options,
             position=self.report.num_utterances,
             guarded=True,
         )
-        utterance = self._worker.submit(self._synthesizer, request)
+        utterance = self._worker.submit(self._synthesizer, request, is_open=self._is_growing)
+        if self._is_growing:
+            self._growing = utterance
         self.report.num_utterances += 1
         self.report.num_characters += len(sentence)
         self._open.append(utterance)
         self._queue.put_nowait(utterance)
+
+    def _budget(self, sentence: str) -> int:
+        return frame_budget(sentence, self._synthesizer.model.facts.frame_rate_hz)
 
     def _language_of(self, sentence: str) -> str | None:
         """Return the plain code of the language; once found it stays for the whole answer."""

@@ -88,6 +88,12 @@ class ServerConfig:
     threads: int = setting(
         0, "Processor threads for synthesis; 0 takes one for each core.", minimum=0, maximum=1_024
     )
+    text_mode: Literal["sentences", "tokens"] = setting(
+        "sentences",
+        "How text that arrives in pieces is spoken: sentences, each an utterance of its own and "
+        "several side by side; or tokens, all of it as one utterance that grows with the text, "
+        "without seams. Voices cloned with a transcript are always spoken by sentences.",
+    )
     lanes: int = setting(
         4,
         "Utterances that one model speaks side by side: sentences of one text, or several "

@@ -32,6 +32,8 @@ class Utterance:
     speech: Speech | None = None
     """Set by the thread when the utterance was submitted."""
     error: Exception | None = None
+    is_open: bool = False
+    """Whether more text may come."""
     is_cancelled: bool = False
 
     def send(self, item: AudioChunk | None) -> None:
@@ -59,11 +61,21 @@ class SynthesisWorker:
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def submit(self, synthesizer: Synthesizer, request: SynthesisRequest) -> Utterance:
-        """Queue a request."""
-        utterance = Utterance(synthesizer, request)
+    def submit(
+        self, synthesizer: Synthesizer, request: SynthesisRequest, *, is_open: bool = False
+    ) -> Utterance:
+        """Queue a request; with ``is_open`` its text goes on, see :meth:`extend`."""
+        utterance = Utterance(synthesizer, request, is_open=is_open)
         self._commands.put(lambda: self._begin(utterance))
         return utterance
+
+    def extend(self, utterance: Utterance, text: str, num_frames: int) -> None:
+        """Add text to an open utterance, and room for ``num_frames`` more frames."""
+        self._commands.put(lambda: self._extend(utterance, text, num_frames))
+
+    def end_text(self, utterance: Utterance) -> None:
+        """Say that the text of an open utterance is complete."""
+        self._commands.put(lambda: self._end_text(utterance))
 
     async def audio(self, utterance: Utterance) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of an utterance; closing the iterator early cancels it.
@@ -100,18 +112,34 @@ class SynthesisWorker:
         """Carry out what has been asked for; waits while there is nothing to speak."""
         while True:
             try:
-                command = self._commands.get(block=not self._active)
+                command = self._commands.get(block=self._is_idle)
             except queue.Empty:
                 return True
             if command is None:
                 return False
             command()
 
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing can be done before the next command."""
+        return all(utterance.synthesizer.is_starved for utterance in self._active)
+
+    def _extend(self, utterance: Utterance, text: str, num_frames: int) -> None:
+        if utterance.speech is not None and not utterance.speech.is_finished:
+            utterance.synthesizer.extend(utterance.speech, text, num_frames)
+
+    def _end_text(self, utterance: Utterance) -> None:
+        if utterance.speech is not None:
+            utterance.synthesizer.end_text(utterance.speech)
+
     def _begin(self, utterance: Utterance) -> None:
         if utterance.is_cancelled:
             return
         try:
-            utterance.speech = utterance.synthesizer.submit(utterance.request)
+            begin = (
+                utterance.synthesizer.begin if utterance.is_open else utterance.synthesizer.submit
+            )
+            utterance.speech = begin(utterance.request)
         except Qwen3TTSError as error:
             self._end(utterance, error)
         except Exception as error:  # the thread must outlive whatever a request makes of it

@@ -52,6 +52,7 @@ class TrailingText:
         self._queue: deque[Float32Array] = deque(vectors)
         self._text_pad = text_pad
         self._closed = closed
+        self.was_open = not closed
 
     def extend(self, vectors: Float32Array) -> None:
         """Add vectors (N, D) that have arrived."""
@@ -99,6 +100,8 @@ class Lane:
         self.prompt = prompt
         self.options = options
         self.text = text or TrailingText(prompt.trailing, prompt.text_pad)
+        self.max_frames = options.max_frames
+        """Grows with the text while it arrives."""
         self.num_frames = 0
         self.finish_reason: FinishReason | None = None
         self.error: SynthesisError | None = None
@@ -128,7 +131,7 @@ class Lane:
 
     def draw_code0(self, logits: Float32Array, uniform: float, end_of_speech: int) -> int | None:
         """Draw the next code of group 0; None ends the utterance and sets its reason or error."""
-        if self.num_frames >= self.options.max_frames:
+        if self.num_frames >= self.max_frames:
             self.finish_reason = FinishReason.LENGTH
             return None
         banned = end_of_speech if self.num_frames < MIN_FRAMES else None

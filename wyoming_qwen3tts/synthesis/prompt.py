@@ -9,7 +9,8 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/models/modeling_qwen3_tts.py,
 ``Qwen3TTSForConditionalGeneration.generate`` and ``generate_icl_prompt``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,7 +80,35 @@ class PromptBuilder:
         Raises:
             RequestError: The language is unknown to the model.
         """
-        body = self._tokenizer.encode(text.strip())
+        return self._assemble(self._tokenizer.encode(text.strip()), voice, options)
+
+    def begin(self, ids: Sequence[int], voice: Voice, options: SynthesisOptions) -> Prompt:
+        """Build the prompt of an utterance of which only the first ids (one at least) are known.
+
+        The layout is the streaming one; the end mark is left out of the trailing text.
+
+        Raises:
+            RequestError: The language is unknown, or the voice needs the whole text beforehand.
+        """
+        if isinstance(voice, IclVoice):
+            raise RequestError(
+                "A voice cloned with a transcript needs its text beforehand; speak it by sentences."
+            )
+        options = replace(options, layout=TextLayout.STREAMING)
+        prompt = self._assemble(list(ids), voice, options)
+        return replace(prompt, trailing=prompt.trailing[:-1])
+
+    def text_vectors(self, ids: Sequence[int]) -> Float32Array:
+        """Return (T, D): what feeds more text to an utterance under way."""
+        return self._text(list(ids))
+
+    @property
+    def end_of_text(self) -> Float32Array:
+        """(1, D): what is fed once behind the last text."""
+        end: Float32Array = self._tts_eos
+        return end
+
+    def _assemble(self, body: list[int], voice: Voice, options: SynthesisOptions) -> Prompt:
         prefix = self._prefix(voice, options)
         layout = options.layout or default_layout(voice)
         if isinstance(voice, IclVoice):

@@ -13,6 +13,7 @@ from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, Lane
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard
 from wyoming_qwen3tts.synthesis.metrics import SynthesisTiming
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest
+from wyoming_qwen3tts.synthesis.text_feed import TextFeed
 
 
 class Speech:
@@ -28,8 +29,15 @@ class Speech:
         """Set when the utterance gets its lane."""
         self.guard: SpeechGuard | None = None
         self.num_attempts = 1
+        self.feed: TextFeed | None = None
+        """While more text may come."""
         self._audio: deque[AudioChunk] = deque()
         self._frames: list[Int64Array] = []
+
+    @property
+    def was_open(self) -> bool:
+        """Whether the text came, or comes, in pieces: the request then holds only the first."""
+        return self.lane.text.was_open
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -17,11 +17,12 @@ from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane
+from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane, TrailingText
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest, check_options
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.speech import Speech
+from wyoming_qwen3tts.synthesis.text_feed import TextFeed
 from wyoming_qwen3tts.synthesis.voice import check_voice
 
 MAX_ATTEMPTS = 2
@@ -76,6 +77,42 @@ class Synthesizer:
         self._waiting.append(speech)
         return speech
 
+    def begin(self, request: SynthesisRequest) -> Speech:
+        """Queue an utterance whose text goes on: :meth:`extend` it, then :meth:`end_text`.
+
+        It is spoken as one utterance while its text arrives, and waits where the text runs dry. A
+        text without a space or full stop in it counts as a whole word.
+
+        Raises:
+            RequestError: The model cannot do what is asked, or the voice needs its text whole.
+        """
+        check_options(request.options)
+        check_voice(self.model.facts, request.voice)
+        feed = TextFeed(self.model.tokenizer)
+        ids = feed.push(request.text.lstrip()) or feed.finish()
+        prompt = self._prompts.begin(ids, request.voice, request.options)
+        text = TrailingText(prompt.trailing, prompt.text_pad, closed=False)
+        speech = Speech(request, Lane(prompt, request.options, text))
+        speech.feed = feed
+        self._waiting.append(speech)
+        return speech
+
+    def extend(self, speech: Speech, text: str, num_frames: int) -> None:
+        """Add text to an utterance that goes on, and room for ``num_frames`` more frames."""
+        if speech.feed is None:
+            raise ValueError("the text of this utterance has ended")
+        speech.lane.max_frames += num_frames
+        speech.lane.text.extend(self._prompts.text_vectors(speech.feed.push(text)))
+
+    def end_text(self, speech: Speech) -> None:
+        """Say that the text of an utterance is complete; nothing happens if it was already."""
+        if speech.feed is None:
+            return
+        rest = self._prompts.text_vectors(speech.feed.finish())
+        speech.feed = None
+        speech.lane.text.extend(np.concatenate([rest, self._prompts.end_of_text]))
+        speech.lane.text.close()
+
     def cancel(self, speech: Speech) -> None:
         """End an utterance that nobody wants any more; nothing happens if it has ended."""
         if speech.is_finished:
@@ -94,8 +131,8 @@ class Synthesizer:
 
     @property
     def is_starved(self) -> bool:
-        """Whether every utterance under way waits for more of its text."""
-        return not self._waiting and all(lane.is_waiting for lane in self._speaking)
+        """Whether no step can do anything before more text or another request arrives."""
+        return self._next_in_line() is None and all(lane.is_waiting for lane in self._speaking)
 
     def step(self) -> None:
         """Make one frame of each utterance that has a lane, and audio where enough frames wait."""
@@ -172,7 +209,8 @@ class Synthesizer:
         del self._speaking[lane]
         if guard is not None:
             has_failed = lane.error is not None or lane.finish_reason is FinishReason.LENGTH
-            if has_failed and not guard.has_spoken and speech.num_attempts < MAX_ATTEMPTS:
+            can_retry = not guard.has_spoken and not speech.was_open
+            if has_failed and can_retry and speech.num_attempts < MAX_ATTEMPTS:
                 options = replace(lane.options, seed=_retry_seed(lane.options.seed))
                 speech.start_again(Lane(lane.prompt, options))
                 self._waiting.appendleft(speech)
