@@ -2,18 +2,19 @@ import asyncio
 import itertools
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wyoming.event import Event
 
 from wyoming_qwen3tts.errors import FramingError, RequestError
-from wyoming_qwen3tts.protocol.framing import EventReader
+from wyoming_qwen3tts.protocol.framing import ClientGoneError, EventReader, EventWriter
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 
 LIMITS = ConnectionLimits(max_header_bytes=2_000, max_data_bytes=2_000, max_payload_bytes=500)
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=8,
 )
@@ -116,3 +117,31 @@ def test_limits_are_inclusive():
     assert read_all([fitting + b"\n"]) == [Event("ping", {})]
     assert read_all([b'{"type":"p","payload_length":500}\n' + b"x" * 500]) == [Event("p", {})]
     assert read_all([b'{"type":"p","payload_length":501}\n' + b"x" * 501]) == ["FramingError"]
+
+
+def test_event_is_written_in_one_piece_and_not_to_a_closed_connection():
+    class Stream:
+        is_closed = False
+
+        def __init__(self) -> None:
+            self.written: list[bytes] = []
+
+        def is_closing(self) -> bool:
+            return self.is_closed
+
+        def write(self, data: bytes) -> None:
+            self.written.append(data)
+
+        async def drain(self) -> None:
+            return
+
+    stream = Stream()
+    writer = EventWriter(stream, LIMITS)
+    asyncio.run(writer.write(Event("pong", {"text": "ä"}, b"\0\1")))
+    (written,) = stream.written
+    assert read_all([written]) == [Event("pong", {"text": "ä"})]
+    assert written.endswith(b"\0\1")
+    stream.is_closed = True
+    with pytest.raises(ClientGoneError):
+        asyncio.run(writer.write(Event("pong")))
+    assert len(stream.written) == 1

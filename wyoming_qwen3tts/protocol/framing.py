@@ -3,15 +3,16 @@
 An event is one line of JSON (``type``, optional ``data``, ``data_length``, ``payload_length``),
 then ``data_length`` bytes of JSON that are merged over ``data``, then ``payload_length`` raw bytes.
 The wyoming package reads without any limit and dies on values of the wrong type, so events are
-read here; they are written by the package.
+read here; they are encoded by the package.
 """
 
 import asyncio
+import io
 import json
 import reprlib
 from typing import Any, Final
 
-from wyoming.event import Event, async_write_event
+from wyoming.event import Event, write_event
 
 from wyoming_qwen3tts.errors import FramingError, RequestError
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
@@ -162,9 +163,17 @@ class EventWriter:
         Raises:
             ClientGoneError: The client has gone, or has not read for too long.
         """
+        encoded = io.BytesIO()
+        write_event(event, encoded)
+        if self._stream.is_closing():
+            raise ClientGoneError("the connection is closed")
+        # In one piece, and never by writelines (as the package's own asynchronous writer does): on
+        # a lost connection some versions of Python (3.12.1 and 3.13.0 were seen to) leave the
+        # descriptor watched, and the next client that gets the same number is not heard.
+        self._stream.write(encoded.getvalue())
         try:
             async with asyncio.timeout(self._timeout_s):
-                await async_write_event(event, self._stream)
+                await self._stream.drain()
         except TimeoutError as error:
             raise ClientGoneError(f"the client read nothing for {self._timeout_s:g} s") from error
         except OSError as error:
