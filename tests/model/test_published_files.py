@@ -6,10 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.published_bundle import CHECKPOINT_FILES, open_small
+from tests.published_bundle import CHECKPOINT_FILES, NUM_THREADS, open_small
 from wyoming_qwen3tts.errors import BundleError, ContractError, ManifestError
+from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.model.codec import OnnxCodecDecoder
 from wyoming_qwen3tts.model.manifest import read_manifest
 from wyoming_qwen3tts.model.published import is_published_bundle, read_published_manifest
+from wyoming_qwen3tts.model.published.codec import PublishedCodecDecoder
 
 CUSTOM, BASE = "0.6B-custom_voice", "0.6B-base"
 
@@ -149,6 +152,27 @@ def test_manifest_for_lists(published_bundle, tiny_bundle):
     assert manifest.facts.model_type == "base"
     assert sum(file.bytes for file in manifest.files) > 1_000_000
     assert {"talker_cache.onnx", "speaker_encoder.onnx.data"} <= {f.path for f in manifest.files}
+
+
+def test_a_replaced_file_is_noticed(bundle):
+    def hashes():
+        return {file.path: file.sha256 for file in read_published_manifest(bundle).files}
+
+    before = hashes()
+    path = bundle / "code_predictor.onnx"
+    path.write_bytes(path.read_bytes() + b"\0")
+    changed = {name for name, value in hashes().items() if value != before[name]}
+    assert changed == {"code_predictor.onnx"}
+
+
+def test_one_function_opens_both_layouts(bundle, tiny_bundle):
+    options = SessionOptions(num_threads=NUM_THREADS)
+    published, own = (
+        open_bundle(directory, options) for directory in (bundle, tiny_bundle(CUSTOM))
+    )
+    assert isinstance(published.codec_decoder, PublishedCodecDecoder)
+    assert isinstance(own.codec_decoder, OnnxCodecDecoder)
+    assert published.facts.speakers == own.facts.speakers
 
 
 def test_only_base_models_encode(published_model):

@@ -13,6 +13,7 @@ from wyoming_qwen3tts.model.code_predictor import OnnxCodePredictor
 from wyoming_qwen3tts.model.codec import OnnxCodecDecoder, OnnxCodecEncoder
 from wyoming_qwen3tts.model.embeddings import MappedEmbeddings
 from wyoming_qwen3tts.model.manifest import Manifest, read_manifest
+from wyoming_qwen3tts.model.published import is_published_bundle, open_published_bundle
 from wyoming_qwen3tts.model.session import CPU_PROVIDER, open_session
 from wyoming_qwen3tts.model.speaker_encoder import OnnxSpeakerEncoder
 from wyoming_qwen3tts.model.speech_model import SpeechModel
@@ -42,7 +43,7 @@ def shared_decoders() -> SharedDecoders:
 def open_bundle(
     directory: Path, options: SessionOptions, decoders: SharedDecoders | None = None
 ) -> SpeechModel:
-    """Open a bundle of our own layout.
+    """Open a bundle, of our own layout or of the published one.
 
     The encoders of a Base model are opened for each clip and closed again: a clip is encoded once
     and remembered, and their weights are a third of the model's memory.
@@ -51,6 +52,10 @@ def open_bundle(
         BundleError: A file is missing, of the wrong size, or not what the runtime needs; the
             message names the file and says what to do.
     """
+    if is_published_bundle(directory):
+        return open_published_bundle(
+            directory, num_threads=options.num_threads, providers=options.providers
+        )
     manifest = read_manifest(directory)
     check_sizes(directory, manifest)
     facts = manifest.facts

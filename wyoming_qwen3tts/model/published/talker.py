@@ -2,12 +2,14 @@
 
 What it costs, beside our own graph: each run takes the past keys and values as arrays of exactly
 their length and gives all of them back with the new positions behind. The past of a lane is not
-contiguous in the cache's blocks (their length is a capacity), so a step copies it in, the graph
-copies it once more, and only the new positions are copied out. Lanes run one after the other: the
-graph knows one length for all, and lanes that share a read of the weights are at different ones.
-The graph also scores every position of a prefill, of which only the last is used.
+contiguous in the cache's blocks (their length is a capacity), so a step copies it in (45 MB at 200
+positions of the 0.6B model), the graph copies it once more, and only the new positions are copied
+out. Lanes run one after the other: the graph knows one length for all, and lanes that could share a
+read of the weights are at different ones. The graph also scores every position of a prefill, of
+which only the last is used.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -54,6 +56,9 @@ class PublishedTalker:
         self._past_names = past
         self._num_heads, self._head_size = num_heads, head_size
         self._facts = facts
+        # Where a lane's past is laid out without gaps. Kept, because into fresh memory, whose pages
+        # are faulted in one by one, the same copy takes seven times as long.
+        self._scratch: list[AnyArray] = []
 
     def new_cache(self, num_lanes: int, capacity: int) -> KVCache:
         """Make an empty cache for ``num_lanes`` lanes of ``capacity`` positions each."""
@@ -82,8 +87,7 @@ class PublishedTalker:
             "position_ids": np.broadcast_to(positions, (_ROPE_AXES, 1, len(positions))),
             "attention_mask": np.ones((1, length), np.int64),
         }
-        for name, block in zip(self._past_names, blocks, strict=True):
-            feeds[name] = block[lane : lane + 1, :, :past]
+        feeds.update(zip(self._past_names, self._past(blocks, lane, past), strict=True))
         logits, hidden, *present = self._graph.run(feeds)
         for block, grown in zip(blocks, present, strict=True):
             block[lane, :, past:length] = grown[0, :, past:]
@@ -105,6 +109,19 @@ class PublishedTalker:
                 output = self.prefill(embeddings[lane : lane + 1], cache, lane)
                 logits[lane], hidden[lane] = output.logits[0], output.hidden[0]
         return TalkerOutput(logits, hidden)
+
+    def _past(self, blocks: Sequence[AnyArray], lane: int, length: int) -> list[AnyArray]:
+        """Return one lane's first positions, (1, H, length, K) without gaps for each block."""
+        shape = (1, self._num_heads, length, self._head_size)
+        lane_size = blocks[0][0].size
+        if not self._scratch or len(self._scratch[0]) < lane_size:
+            self._scratch = [np.empty(lane_size, block.dtype) for block in blocks]
+        views = []
+        for block, scratch in zip(blocks, self._scratch, strict=True):
+            view = scratch[: math.prod(shape)].reshape(shape)
+            np.copyto(view, block[lane : lane + 1, :, :length])
+            views.append(view)
+        return views
 
     def _chosen(self, logits: AnyArray) -> Float32Array:
         """Return (B, C + 1) of scores (B, vocabulary): every code, then end of speech.
