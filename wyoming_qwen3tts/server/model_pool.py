@@ -30,9 +30,10 @@ class _Slot:
     @property
     def num_bytes(self) -> int:
         """Memory that the opened graphs need, about: the weights of those that stay open."""
-        graphs = ("talker.", "code_predictor.", "codec_decoder.")
         return sum(
-            file.bytes for file in self.bundle.manifest.files if file.path.startswith(graphs)
+            file.bytes
+            for file in self.bundle.manifest.files
+            if ".onnx" in file.path and "encoder" not in file.path
         )
 
 

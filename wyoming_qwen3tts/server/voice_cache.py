@@ -39,7 +39,8 @@ _SUFFIX, _PART_SUFFIX = ".clip", ".part"
 _MAX_FILE_BYTES = 2**20
 _MAX_FILES = 8
 _ABANDONED_S = 3_600
-_ENCODERS = ("codec_encoder.", "speaker_encoder.")
+# The names of our own layout and of the published one.
+_ENCODERS = ("codec_encoder.", "tok_encoder.", "speaker_encoder.")
 
 
 @dataclass(frozen=True, eq=False)
