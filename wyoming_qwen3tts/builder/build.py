@@ -141,6 +141,35 @@ def build_bundle(
     return output
 
 
+def build_component(
+    name: str, checkpoint: Checkpoint, recipe: Recipe, numerics: Numerics, directory: Path
+) -> tuple[QuantizationReport, ...]:
+    """Write the files of one of :data:`COMPONENTS` into ``directory``.
+
+    Raises:
+        CheckpointError: A tensor is missing or has another shape.
+        BuildError: A weight cannot be stored in the wanted precision.
+    """
+    if name == "talker":
+        return build_talker(checkpoint.main, checkpoint.talker, recipe.talker, numerics, directory)
+    if name == "code_predictor":
+        return build_code_predictor(
+            checkpoint.main, checkpoint.code_predictor, recipe.code_predictor, numerics, directory
+        )
+    if name == "embeddings":
+        build_tables(checkpoint.main, checkpoint.talker, numerics.table_type, directory)
+        for file in TOKENIZER_FILES:
+            shutil.copyfile(checkpoint.directory / file, directory / file)
+    elif name == "codec_decoder":
+        build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory)
+    elif name == "codec_encoder":
+        groups = checkpoint.talker.num_code_groups
+        build_codec_encoder(checkpoint.codec, checkpoint.codec_encoder, groups, directory)
+    elif checkpoint.speaker_encoder is not None:
+        build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
+    return ()
+
+
 class _Build:
     """One build: the checkpoint, the wishes, and how far it is."""
 
@@ -168,7 +197,9 @@ class _Build:
                 self._link_other_files(self._old, directory)
             for component in self._components:
                 self._stage = component
-                self._build_component(component, directory)
+                self._reports += build_component(
+                    component, self._checkpoint, self._options.recipe, self._numerics, directory
+                )
             self._check_all_read()
             finish_bundle(directory, lambda files: self._manifest(files, source))
         self._progress("done", 1.0)
@@ -256,32 +287,6 @@ class _Build:
                 (directory / file.path).hardlink_to(self._output / file.path)
             except OSError:  # a file system without hard links
                 shutil.copy2(self._output / file.path, directory / file.path)
-
-    def _build_component(self, name: str, directory: Path) -> None:
-        checkpoint, recipe, numerics = self._checkpoint, self._options.recipe, self._numerics
-        if name == "talker":
-            self._reports += build_talker(
-                checkpoint.main, checkpoint.talker, recipe.talker, numerics, directory
-            )
-        elif name == "code_predictor":
-            self._reports += build_code_predictor(
-                checkpoint.main,
-                checkpoint.code_predictor,
-                recipe.code_predictor,
-                numerics,
-                directory,
-            )
-        elif name == "embeddings":
-            build_tables(checkpoint.main, checkpoint.talker, numerics.table_type, directory)
-            for file in TOKENIZER_FILES:
-                shutil.copyfile(checkpoint.directory / file, directory / file)
-        elif name == "codec_decoder":
-            build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory)
-        elif name == "codec_encoder":
-            groups = checkpoint.talker.num_code_groups
-            build_codec_encoder(checkpoint.codec, checkpoint.codec_encoder, groups, directory)
-        elif checkpoint.speaker_encoder is not None:
-            build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
 
     def _check_all_read(self) -> None:
         """Refuse a checkpoint with tensors that no component and no stated reason explains."""
