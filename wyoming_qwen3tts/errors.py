@@ -11,9 +11,11 @@
     ├── BuildError             a bundle cannot be built
     │   └── CheckpointError    the checkpoint is incomplete, damaged or of an unknown layout
     ├── DownloadError          a model cannot be fetched
+    │   └── UnavailableError   not now: the network or the hub fails; later it may work
     ├── VoiceError             a voice of the library, or its reference clip, cannot be used
     ├── RequestError           the request asks for something that cannot be done
     │   ├── BusyError          too many requests are waiting
+    │   ├── ModelNotReadyError the model is still being fetched or built
     │   └── FramingError       what a client sends are no Wyoming events
     └── SynthesisError         the model failed while speaking
 
@@ -62,6 +64,13 @@ class DownloadError(Qwen3TTSError):
     """A model cannot be fetched."""
 
 
+class UnavailableError(DownloadError):
+    """The network or the hub fails; trying again later may work, and goes on where it stopped."""
+
+    retry_after_s: float | None = None
+    """Seconds that the hub asks to wait; None where it did not say."""
+
+
 class VoiceError(Qwen3TTSError):
     """A voice of the library, or its reference clip, cannot be used."""
 
@@ -72,6 +81,10 @@ class RequestError(Qwen3TTSError):
 
 class BusyError(RequestError):
     """Too many requests are waiting."""
+
+
+class ModelNotReadyError(RequestError):
+    """The model that is asked for is still being fetched or built, or could not be."""
 
 
 class FramingError(RequestError):

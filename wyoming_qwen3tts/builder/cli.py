@@ -16,6 +16,7 @@ from wyoming_qwen3tts.builder.recipe import (
     load_recipe,
     uniform_recipe,
 )
+from wyoming_qwen3tts.builder.supervision import SupervisorProgress, obey_supervisor
 from wyoming_qwen3tts.model.manifest import DEVICES
 
 _KILOBYTE = 1024
@@ -60,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
     )
     parser.add_argument("--name", help="name of the model (default: that of its repository)")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    parser.add_argument(
+        "--supervised",
+        action="store_true",
+        help="for programs that run a build: tell progress in lines of JSON, at low priority, and "
+        "stop when standard input ends",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,13 +89,17 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
     )
     output = args.output or default_output(Checkpoint.open(args.checkpoint), options, args.data_dir)
-    with tqdm(total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
+    if args.supervised:
+        obey_supervisor()
+        build_bundle(args.checkpoint, output, options, SupervisorProgress())
+    else:
+        with tqdm(total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
 
-        def show(stage: str, fraction: float) -> None:
-            bar.set_description_str(stage, refresh=False)
-            bar.update(fraction - bar.n)
+            def show(stage: str, fraction: float) -> None:
+                bar.set_description_str(stage, refresh=False)
+                bar.update(fraction - bar.n)
 
-        build_bundle(args.checkpoint, output, options, show)
+            build_bundle(args.checkpoint, output, options, show)
     seconds = time.monotonic() - started
     num_bytes = sum(path.stat().st_size for path in output.iterdir())
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTE

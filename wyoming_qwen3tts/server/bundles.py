@@ -1,13 +1,15 @@
 """Where models are: installed bundles, a bundle by name or path, and the embedded default."""
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wyoming_qwen3tts.errors import BuildError, BundleError, ConfigError
-from wyoming_qwen3tts.model.manifest import MANIFEST_NAME, Manifest, read_manifest
+from wyoming_qwen3tts.errors import BuildError, BundleError, ConfigError, ManifestError
+from wyoming_qwen3tts.model.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, read_manifest
+from wyoming_qwen3tts.server.model_catalogue import find_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +46,77 @@ class InstalledBundle:
         """Size on disk."""
         return sum(file.bytes for file in self.manifest.files)
 
+    def damage(self) -> str | None:
+        """Return which file is missing or of another size; None where all are as they should."""
+        for file in self.manifest.files:
+            path = self.directory / file.path
+            size = path.stat().st_size if path.is_file() else None
+            if size != file.bytes:
+                found = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
+                return f"{path} {found}"
+        return None
+
+
+@dataclass(frozen=True)
+class OutdatedBundle:
+    """A bundle of another format version: it cannot be read, but built again from its source."""
+
+    directory: Path
+    name: str
+    device: str
+    recipe: str
+    repo: str | None
+    """Where its checkpoint came from; None where the manifest does not say."""
+    revision: str | None
+
+
+def outdated_bundle(directory: Path) -> OutdatedBundle | None:
+    """Return what can be told of a bundle of another format version; None if it is none.
+
+    Only what every version has had is read, and nothing is taken for granted.
+    """
+    try:
+        values = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+        if not isinstance(values["format_version"], int):
+            return None
+        if values["format_version"] == FORMAT_VERSION:
+            return None
+        source = values.get("source") or {}
+        return OutdatedBundle(
+            directory,
+            name=str(values["name"]),
+            device=str(values["device"]),
+            recipe=str(values["recipe"]),
+            repo=source.get("repo"),
+            revision=source.get("revision"),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def read_bundle(directory: Path) -> InstalledBundle:
+    """Return the bundle in a directory, of our own layout or of the published one.
+
+    Raises:
+        BundleError: It cannot be used.
+    """
+    try:
+        return InstalledBundle(directory, read_manifest(directory))
+    except ManifestError:
+        # Imported here: it brings the model runtime, and most bundles are our own.
+        from wyoming_qwen3tts.model.published import is_published_bundle, read_published_manifest
+
+        if not is_published_bundle(directory):
+            raise
+        return InstalledBundle(directory, read_published_manifest(directory))
+
 
 def installed_bundles(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
     """Return the bundles in the data directories, sorted by name; unreadable ones are logged."""
     found: list[InstalledBundle] = []
     for directory in _bundle_directories(data_dirs):
         try:
-            found.append(InstalledBundle(directory, read_manifest(directory)))
+            found.append(read_bundle(directory))
         except BundleError as error:
             _LOGGER.warning("Left out: %s", error)
     return sorted(found, key=lambda bundle: bundle.reference)
@@ -70,21 +136,29 @@ def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBu
         BundleError: The bundle cannot be used.
     """
     if reference is not None and Path(reference).is_dir():
-        directory = Path(reference).resolve()
-        return InstalledBundle(directory, read_manifest(directory))
+        return read_bundle(Path(reference).resolve())
     installed = [bundle for bundle in installed_bundles(data_dirs) if not bundle.is_embedded]
     if reference is None:
         return installed[0] if installed else embedded_bundle(data_dirs[0])
     if reference == EMBEDDED_NAME:
         return embedded_bundle(data_dirs[0])
+    wanted = reference.lower()
+    if (model := find_model(wanted)) is not None:
+        wanted = model.bundle_name
     for bundle in installed:
-        if reference.lower() in (bundle.manifest.name, bundle.reference):
+        if wanted in (bundle.manifest.name, bundle.reference):
             return bundle
     known = ", ".join(bundle.reference for bundle in installed) or "none"
     raise ConfigError(
         f"No model {reference!r} is installed (installed: {known}). Name a bundle's directory, or "
-        "build one with: wyoming-qwen3tts build CHECKPOINT"
+        f"get it with: wyoming-qwen3tts models build {reference}"
     )
+
+
+def outdated_bundles(data_dirs: Sequence[Path]) -> list[OutdatedBundle]:
+    """Return the bundles of another format version in the data directories."""
+    found = (outdated_bundle(directory) for directory in _bundle_directories(data_dirs))
+    return [bundle for bundle in found if bundle is not None and bundle.name != EMBEDDED_NAME]
 
 
 def embedded_bundle(data_dir: Path) -> InstalledBundle:
@@ -94,7 +168,7 @@ def embedded_bundle(data_dir: Path) -> InstalledBundle:
         BuildError: The packages that building needs are not installed.
     """
     directory = data_dir / EMBEDDED_NAME / "cpu_fp32"
-    if (directory / MANIFEST_NAME).exists():
+    if (directory / MANIFEST_NAME).exists() and outdated_bundle(directory) is None:
         return InstalledBundle(directory, read_manifest(directory))
     _LOGGER.info("Building the embedded demo model in %s", directory)
     try:
@@ -112,4 +186,6 @@ def embedded_bundle(data_dir: Path) -> InstalledBundle:
 def _bundle_directories(data_dirs: Sequence[Path]) -> "Iterator[Path]":
     for data_dir in data_dirs:
         for manifest in sorted(data_dir.glob(f"*/*/{MANIFEST_NAME}")):
-            yield manifest.parent
+            # Hidden ones are half-made, or were replaced and not yet removed.
+            if not manifest.parent.name.startswith(".") and not manifest.parts[-3].startswith("."):
+                yield manifest.parent

@@ -1,0 +1,314 @@
+"""A stand-in for the model hub on loopback, with its HTTP behaviour and its failures.
+
+Small files are answered by the hub itself behind a relative redirect; large ones (*.safetensors,
+*.onnx, *.data) by another origin, the content server, whose address the hub hands out.
+"""
+
+import hashlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+LARGE_SUFFIXES = (".safetensors", ".onnx", ".data")
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_BLOCK_BYTES = 8192
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong a number of times."""
+
+    path: str
+    """End of the file's path that it befalls."""
+    status: int | None = None
+    """Answer this instead; None answers, but with the body spoilt."""
+    headers: dict[str, str] = field(default_factory=dict)
+    after_bytes: int = 0
+    """How much of the body is sent before what follows."""
+    stall_s: float = 0.0
+    """Then send nothing for this long, and close."""
+    cut: bool = False
+    """Then close, as if that were all."""
+    reset: bool = False
+    """Then reset the connection."""
+    flip: bool = False
+    """Send a wrong byte in the middle of the body."""
+    ignore_range: bool = False
+    """Answer from the beginning, whatever was asked for."""
+    method: str | None = None
+    times: int = 1
+    """How often; negative for always."""
+
+
+@dataclass
+class Repository:
+    """Files of one commit."""
+
+    files: dict[str, bytes | Path]
+    commit: str = COMMIT
+    token: str | None = None
+    """Needed to read it."""
+    is_gated: bool = False
+
+    def read(self, path: str) -> bytes:
+        content = self.files[path]
+        return content if isinstance(content, bytes) else content.read_bytes()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that arrived."""
+
+    server: str
+    method: str
+    path: str
+    range: str | None
+    authorization: str | None
+
+
+class StandInHub:
+    """Serves repositories, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, Repository] = {}
+        self.faults: list[Fault] = []
+        self.requests: list[Request] = []
+        self.bytes_sent = 0
+        self.block_pause_s = 0.0
+        """Slows the transfer of large files down."""
+        self.hub = _Server(self, "hub")
+        self.content = _Server(self, "content")
+
+    @property
+    def endpoint(self) -> str:
+        return self.hub.address
+
+    def add_directory(self, repo: str, directory: Path, **options) -> Repository:
+        """Serve the files of a directory, read when they are asked for."""
+        files = {
+            path.relative_to(directory).as_posix(): path
+            for path in directory.rglob("*")
+            if path.is_file()
+        }
+        self.repositories[repo] = Repository(files, **options)
+        return self.repositories[repo]
+
+    def fail(self, path: str, **options) -> Fault:
+        """Let something go wrong with the files whose path ends so."""
+        fault = Fault(path, **options)
+        self.faults.append(fault)
+        return fault
+
+    def take_fault(self, path: str, method: str) -> Fault | None:
+        for fault in self.faults:
+            fits = path.endswith(fault.path) and fault.method in (None, method)
+            if fits and fault.times != 0:
+                fault.times -= 1
+                return fault
+        return None
+
+    def gets(self, path: str = "") -> list[Request]:
+        """Return the requests for bytes of files whose path ends so, redirects left out."""
+        return [
+            request
+            for request in self.requests
+            if request.method == "GET"
+            and request.path.endswith(path)
+            and (request.server == "content" or "resolve-cache" in request.path)
+        ]
+
+    def close(self) -> None:
+        self.hub.close()
+        self.content.close()
+
+
+@contextmanager
+def running_hub() -> Iterator[StandInHub]:
+    hub = StandInHub()
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, owner: StandInHub, name: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.owner = owner
+        self.name = name
+        self.address = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+    def handle_error(self, request, client_address) -> None:
+        """Clients that hang up are part of the game."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    wbufsize = 0
+
+    def log_message(self, *_arguments) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        owner = self.server.owner
+        path = unquote(urlsplit(self.path).path)
+        owner.requests.append(
+            Request(
+                self.server.name,
+                self.command,
+                path,
+                self.headers.get("Range"),
+                self.headers.get("Authorization"),
+            )
+        )
+        if self.server.name == "content":
+            # /<owner>/<name>/<commit>/<path>
+            _, organisation, name, _commit, file = path.split("/", 4)
+            self._send_file(f"{organisation}/{name}", file)
+        elif path.startswith("/api/resolve-cache/models/"):
+            _, _, _, _, organisation, name, _commit, file = path.split("/", 7)
+            self._send_file(f"{organisation}/{name}", file)
+        elif "/resolve/" in path:
+            repo, _, rest = path[1:].partition("/resolve/")
+            revision, _, file = rest.partition("/")
+            self._resolve(repo, revision, file)
+        else:
+            self._error(404, "RepoNotFound", "Not here")
+
+    def _resolve(self, repo: str, revision: str, file: str) -> None:
+        repository = self.server.owner.repositories.get(repo)
+        authorization = self.headers.get("Authorization")
+        if repository is None:
+            # As the hub does it: who is nobody is not told what there is.
+            if authorization is None:
+                self._error(401, "RepoNotFound", "Invalid username or password.")
+            else:
+                self._error(404, "RepoNotFound", "Repository not found")
+        elif authorization == "Bearer expired":
+            self._error(401, "", "Invalid credentials in Authorization header")
+        elif repository.token and authorization != f"Bearer {repository.token}":
+            code = "GatedRepo" if repository.is_gated else "RepoNotFound"
+            self._error(401, code, "Access is restricted")
+        elif revision not in (repository.commit, "main"):
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        elif file not in repository.files:
+            self._error(404, "EntryNotFound", "Entry not found", repository.commit)
+        elif (fault := self._status_fault(file)) is not None:
+            self._error(fault.status, "", "Out of order", headers=fault.headers)
+        else:
+            self._redirect(repo, repository, file)
+
+    def _status_fault(self, file: str) -> Fault | None:
+        owner = self.server.owner
+        for fault in owner.faults:
+            if fault.status is not None and file.endswith(fault.path) and fault.times != 0:
+                return owner.take_fault(file, self.command)
+        return None
+
+    def _redirect(self, repo: str, repository: Repository, file: str) -> None:
+        content = repository.read(file)
+        headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
+        if file.endswith(LARGE_SUFFIXES):
+            headers |= {
+                "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
+                "X-Linked-Size": str(len(content)),
+                "ETag": '"of-the-pointer"',
+                "Location": f"{self.server.owner.content.address}/{repo}/{repository.commit}/"
+                f"{quote(file)}?signature=abc",
+            }
+            self._send_head(302, headers)
+        else:
+            location = f"/api/resolve-cache/models/{repo}/{repository.commit}/{quote(file)}"
+            self._send_head(307, {**headers, "Location": location})
+
+    def _send_file(self, repo: str, file: str) -> None:
+        owner = self.server.owner
+        repository = owner.repositories[repo]
+        content = repository.read(file)
+        fault = None
+        if self.command == "GET":
+            fault = owner.take_fault(file, "GET")
+        headers = {"Accept-Ranges": "bytes", "ETag": f'"{_git_sha1(content)}"'}
+        if self.server.name == "hub":
+            headers["X-Repo-Commit"] = repository.commit
+        start, status = 0, 200
+        wanted = self.headers.get("Range")
+        if wanted and not (fault and fault.ignore_range):
+            start, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
+            if start >= len(content):
+                headers["Content-Range"] = f"bytes */{len(content)}"
+                self._error(416, "", "Out of range", headers=headers)
+                return
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        body = content[start:]
+        headers["Content-Length"] = str(len(body))
+        self._send_head(status, headers, length=False)
+        if self.command == "GET":
+            self._send_body(body, fault)
+
+    def _send_body(self, body: bytes, fault: Fault | None) -> None:
+        if fault is not None and fault.flip:
+            middle = len(body) // 2
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+        end = len(body)
+        is_broken = fault is not None and (fault.stall_s or fault.cut or fault.reset)
+        if is_broken:
+            end = min(end, fault.after_bytes)
+        for start in range(0, end, _BLOCK_BYTES):
+            block = body[start : min(start + _BLOCK_BYTES, end)]
+            self.wfile.write(block)
+            self.server.owner.bytes_sent += len(block)
+            if self.server.owner.block_pause_s:
+                time.sleep(self.server.owner.block_pause_s)
+        if is_broken:
+            time.sleep(fault.stall_s)
+            if fault.reset:
+                linger = struct.pack("ii", 1, 0)
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.close_connection = True
+            self.connection.close()
+
+    def _error(
+        self, status: int, code: str, message: str, commit: str | None = None, headers=None
+    ) -> None:
+        sent = {"X-Error-Code": code, "X-Error-Message": message, **(headers or {})}
+        if commit:
+            sent["X-Repo-Commit"] = commit
+        self._send_head(status, {name: value for name, value in sent.items() if value})
+
+    def _send_head(self, status: int, headers: dict[str, str], *, length: bool = True) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if length:
+            self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

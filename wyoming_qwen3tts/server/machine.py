@@ -1,0 +1,49 @@
+"""What this machine has free."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+_KILOBYTE: Final = 1024
+_MEMINFO: Final = Path("/proc/meminfo")
+_CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+def free_disk_bytes(directory: Path) -> int:
+    """Return the free space where a directory is, or will be."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def available_memory_bytes() -> int | None:
+    """Return the memory that a process may still take, control group limits included.
+
+    None where the system does not tell.
+    """
+    known = [size for size in (_system_available(), _cgroup_available()) if size is not None]
+    return min(known, default=None)
+
+
+def _system_available() -> int | None:
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return int(value.split()[0]) * _KILOBYTE
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _cgroup_available() -> int | None:
+    """Return what the control group (version 2) has left; file pages that can go count as free."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((_CGROUP / "memory.current").read_text())
+        statistics = (_CGROUP / "memory.stat").read_text().splitlines()
+        values = dict(line.split() for line in statistics)
+        return int(limit) - used + int(values.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return None
