@@ -14,7 +14,11 @@ from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 LIMITS = ConnectionLimits(max_header_bytes=2_000, max_data_bytes=2_000, max_payload_bytes=500)
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(max_size=20),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_subnormal=False)
+    | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=8,
 )
