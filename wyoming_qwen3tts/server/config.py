@@ -68,8 +68,22 @@ class ServerConfig:
     )
     model: tuple[str, ...] = setting(
         (),
-        "Model bundles to serve, by name or path; without any, those that are found, or else the "
-        "small embedded one.",
+        "Models to serve: names such as qwen3-tts-0.6b-customvoice, repositories as owner/name, or "
+        "directories of checkpoints or bundles; what is missing is fetched and built. Without any, "
+        "the bundles that are found, or else the small embedded one.",
+    )
+    wait_for_model: float = setting(
+        0.0,
+        "Seconds that a request waits for a model that is still being fetched or built, before it "
+        "is told how far that is.",
+        minimum=0,
+        maximum=3_600,
+    )
+    local_files_only: bool = setting(
+        False, "Never use the network: build models only of what is on this machine."
+    )
+    keep_checkpoint: bool = setting(
+        False, "Keep what was fetched for a build; the bundle alone is enough to serve."
     )
     data_dir: tuple[str, ...] = setting(
         (),
@@ -82,8 +96,8 @@ class ServerConfig:
     device: Literal["cpu", "cuda"] = setting("cpu", "Where the models run: cpu or cuda.")
     precision: Literal["auto", "fp32", "fp16", "int8", "int4"] = setting(
         "auto",
-        "Precision of the bundle where there are several of one model: fp32, fp16, int8, int4 or "
-        "auto.",
+        "Precision of the models' bundles: fp32, fp16, int8 or int4; auto takes what is there, and "
+        "builds int8 for the CPU and fp16 for a GPU.",
     )
     threads: int = setting(
         0, "Processor threads for synthesis; 0 takes one for each core.", minimum=0, maximum=1_024

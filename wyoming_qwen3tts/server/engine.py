@@ -9,21 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.errors import BusyError, ConfigError, Qwen3TTSError
+from wyoming_qwen3tts.errors import (
+    BusyError,
+    ConfigError,
+    ModelNotReadyError,
+    Qwen3TTSError,
+    RequestError,
+)
 from wyoming_qwen3tts.model.bundle import SessionOptions
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
 from wyoming_qwen3tts.server.answer import Answer, AnswerPlan
-from wyoming_qwen3tts.server.bundles import (
-    EMBEDDED_NOTICE,
-    InstalledBundle,
-    find_bundle,
-    installed_bundles,
-)
+from wyoming_qwen3tts.server.arrivals import Arrivals, served_models
+from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE
 from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.model_pool import ModelPool
+from wyoming_qwen3tts.server.orders import Order, Wishes
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
+from wyoming_qwen3tts.server.provision import ProvisionOptions
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 from wyoming_qwen3tts.server.worker import SynthesisWorker
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, default_options
@@ -49,9 +53,11 @@ class SpeechEngine:
         catalogue: Catalogue,
         pool: ModelPool,
         worker: SynthesisWorker,
+        arrivals: Arrivals,
     ) -> None:
-        """Serve the voices of a catalogue."""
+        """Serve the voices of a catalogue, also of models that are still on their way."""
         self._config = config
+        self._arrivals = arrivals
         self._catalogue = catalogue
         self._pool = pool
         self._worker = worker
@@ -74,6 +80,8 @@ class SpeechEngine:
             async with aclosing(self._speak(SpeechRequest(), _one_piece(_WARM_UP_TEXT))) as chunks:
                 async for _ in chunks:
                     break
+        except ModelNotReadyError:
+            pass  # whoever brings it says how far it is, and has it warmed up
         except Qwen3TTSError as error:
             # The message is whole; a traceback would only hide it.
             _LOGGER.error("The model cannot speak: %s", error)  # noqa: TRY400
@@ -97,7 +105,7 @@ class SpeechEngine:
     async def _speak(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
-        chosen = await asyncio.to_thread(self._catalogue.find, request, self._config.voice)
+        chosen = await self._find(request)
         async with self._pool.use(chosen.bundle) as synthesizer:
             # In a thread: a new clip of the library is encoded here, which takes seconds.
             plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
@@ -116,6 +124,18 @@ class SpeechEngine:
                 with suppress(asyncio.CancelledError, Qwen3TTSError):
                     await reader
                 answer.report.log()
+
+    async def _find(self, request: SpeechRequest) -> CatalogueVoice:
+        """Return the voice that a request means, when its model is there."""
+        try:
+            chosen = await asyncio.to_thread(self._catalogue.find, request, self._config.voice)
+        except RequestError:
+            if not await self._arrivals.settle(None):
+                raise
+        else:
+            if not await self._arrivals.settle(chosen.bundle):
+                return chosen
+        return await asyncio.to_thread(self._catalogue.find, request, self._config.voice)
 
     def _plan(
         self, chosen: CatalogueVoice, request: SpeechRequest, model: SpeechModel
@@ -189,29 +209,39 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
         BundleError: A model cannot be used.
     """
     data_dirs = [Path(directory) for directory in config.data_dir] or default_data_dirs()
-    bundles = await asyncio.to_thread(_served_bundles, config.model, data_dirs)
-    for bundle in bundles:
-        _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
-        if bundle.is_embedded:
-            _LOGGER.warning(EMBEDDED_NOTICE)
+    wishes = Wishes(config.device, config.precision)
+    models = await asyncio.to_thread(served_models, config.model, wishes, data_dirs)
+    for model in models:
+        if isinstance(model, Order):
+            _LOGGER.info("Getting %s for %s", model.reference, model.target)
+        else:
+            _LOGGER.info("Serving %s from %s", model.reference, model.directory)
+            if model.is_embedded:
+                _LOGGER.warning(EMBEDDED_NOTICE)
+    arrivals = Arrivals(
+        models,
+        ProvisionOptions(config.local_files_only, config.keep_checkpoint),
+        wait_s=config.wait_for_model,
+    )
     options = SessionOptions(num_threads=config.threads or default_num_threads())
     worker = SynthesisWorker()
     worker.start()
     limit = None if config.memory_limit is None else config.memory_limit * 2**20
     pool = ModelPool(options, max_lanes=config.lanes, memory_limit_bytes=limit)
-    catalogue = Catalogue(bundles, VoiceLibrary(data_dirs), _styles(config.styles))
-    engine = SpeechEngine(config, catalogue, pool, worker)
-    # Not awaited: describe is answered meanwhile, and a request waits for the same model.
-    warm_up = asyncio.create_task(engine.warm_up())
-    try:
-        yield engine
-    finally:
-        warm_up.cancel()
-        await worker.stop()
+    catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
+    engine = SpeechEngine(config, catalogue, pool, worker, arrivals)
+    async with arrivals.working():
+        # Not awaited: describe is answered meanwhile, and a request waits for the same model.
+        warm_up = asyncio.create_task(_keep_warm(engine, arrivals))
+        try:
+            yield engine
+        finally:
+            warm_up.cancel()
+            await worker.stop()
 
 
-def _served_bundles(models: Sequence[str], data_dirs: list[Path]) -> list[InstalledBundle]:
-    if models:
-        return [find_bundle(model, data_dirs) for model in models]
-    found = [bundle for bundle in installed_bundles(data_dirs) if not bundle.is_embedded]
-    return found or [find_bundle(None, data_dirs)]
+async def _keep_warm(engine: SpeechEngine, arrivals: Arrivals) -> None:
+    await engine.warm_up()
+    async for bundle in arrivals.arrived():
+        _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
+        await engine.warm_up()
