@@ -21,6 +21,7 @@ from wyoming_qwen3tts.server.bundles import (
     embedded_bundle,
     installed_bundles,
     outdated_bundles,
+    restore_replaced,
 )
 from wyoming_qwen3tts.server.orders import (
     HubCheckpoint,
@@ -65,6 +66,7 @@ class Arrivals:
     def __init__(
         self,
         models: Sequence[InstalledBundle | Order],
+        data_dir: Path,
         options: ProvisionOptions,
         *,
         wait_s: float = 0.0,
@@ -74,6 +76,7 @@ class Arrivals:
 
         Args:
             models: Bundles and orders, most wanted first.
+            data_dir: Where bundles are written to.
             options: How orders are carried out.
             wait_s: How long a request waits for a model that is on its way.
             first_retry_s: Wait before a hub that cannot be reached is asked again; it doubles.
@@ -88,6 +91,7 @@ class Arrivals:
             if isinstance(model, Order):
                 state = ProvisionState(model.reference, "fetching", 0.0, None, "waiting")
                 self._deliveries.append(_Delivery(model, bundle, state))
+        self._data_dir = data_dir
         self._wait_s = wait_s
         self._first_retry_s = first_retry_s
         self._cancelled = threading.Event()
@@ -148,6 +152,8 @@ class Arrivals:
         """Carry out the orders; runs in the thread."""
         pending, retry_s = list(self._deliveries), self._first_retry_s
         try:
+            with suppress(OSError):  # a directory that cannot be written is no reason to stop
+                self._provisioner.finish_clean_up(self._data_dir)
             while pending:
                 postponed: list[_Delivery] = []
                 for index, delivery in enumerate(pending):
@@ -226,6 +232,8 @@ def served_models(
         ConfigError: Nothing of a name is known.
         BundleError: A bundle that was named cannot be used.
     """
+    for data_dir in data_dirs:
+        restore_replaced(data_dir)
     if references:
         return [resolve(reference, wishes, data_dirs) for reference in references]
     found: list[InstalledBundle | Order] = [

@@ -1,7 +1,10 @@
 """Where models are: installed bundles, a bundle by name or path, and the embedded default."""
 
+import fcntl
 import json
 import logging
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,10 @@ EMBEDDED_NOTICE = (
     "Build or fetch a real model and name it with --model to hear speech."
 )
 _EMBEDDED_SEED = 0
+# What the builder calls what is half-made, and what it replaces.
+_BUILDING, _REPLACED = ".building-", ".replaced-"
+_REMOVED = ".removed-"
+_MARKS = (_BUILDING, _REPLACED, _REMOVED, ".installing")
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,8 @@ class InstalledBundle:
 
     directory: Path
     manifest: Manifest
+    is_published: bool = False
+    """Whether it has the published layout, whose manifest states no hashes."""
 
     @property
     def reference(self) -> str:
@@ -108,7 +117,7 @@ def read_bundle(directory: Path) -> InstalledBundle:
 
         if not is_published_bundle(directory):
             raise
-        return InstalledBundle(directory, read_published_manifest(directory))
+        return InstalledBundle(directory, read_published_manifest(directory), is_published=True)
 
 
 def installed_bundles(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
@@ -181,6 +190,45 @@ def embedded_bundle(data_dir: Path) -> InstalledBundle:
         ) from error
     build_embedded_bundle(directory, name=EMBEDDED_NAME, seed=_EMBEDDED_SEED)
     return InstalledBundle(directory, read_manifest(directory))
+
+
+def remove_bundle(directory: Path) -> None:
+    """Remove a bundle so that no moment of it looks like a whole one."""
+    hidden = directory.with_name(f".{directory.name}{_REMOVED}{os.getpid()}")
+    directory.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def leftovers(data_dir: Path) -> list[Path]:
+    """Return the directories that killed builds and removals left, not those of running ones."""
+    return [
+        path
+        for path in data_dir.glob("*/.*")
+        if path.is_dir() and any(mark in path.name for mark in _MARKS) and not _is_locked(path)
+    ]
+
+
+def restore_replaced(data_dir: Path) -> None:
+    """Put back the bundles whose replacement was cut short between its two renames."""
+    for path in data_dir.glob(f"*/.*{_REPLACED}*"):
+        name = path.name[1:].partition(_REPLACED)[0]
+        target = path.with_name(name)
+        builds = path.parent.glob(f".{name}{_BUILDING}*")
+        if not target.exists() and not any(_is_locked(build) for build in builds):
+            path.rename(target)
+            _LOGGER.warning("Put %s back, whose replacement was cut short", target)
+
+
+def _is_locked(directory: Path) -> bool:
+    """Whether a running build holds its directory."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _bundle_directories(data_dirs: Sequence[Path]) -> "Iterator[Path]":

@@ -55,6 +55,18 @@ def data_lock(
         os.close(descriptor)
 
 
+def is_held(work_dir: Path) -> bool:
+    """Whether a process works in a data directory now."""
+    try:
+        descriptor = os.open(work_dir / _LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

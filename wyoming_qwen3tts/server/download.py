@@ -116,7 +116,8 @@ class Fetcher:
                 raise
             _LOGGER.warning("%s Taking what %s of %s was last: %s", error, revision, repo, known)
             return known
-        self._store.note_commit(repo, revision, commit)
+        with self._disk_errors():
+            self._store.note_commit(repo, revision, commit)
         return commit
 
     def fetch(
@@ -140,7 +141,7 @@ class Fetcher:
         self._done_bytes = 0
         self._total_bytes = sum(file.num_bytes or 0 for file in files)
         directory = self._store.snapshot_directory(repo, commit)
-        with self._disk_errors(directory):
+        with self._disk_errors():
             missing = [file for file in files if not self._is_there(repo, commit, file)]
             if missing:
                 if self._options.is_offline:
@@ -342,7 +343,7 @@ class Fetcher:
         )
 
     @contextmanager
-    def _disk_errors(self, directory: Path) -> Iterator[None]:
+    def _disk_errors(self) -> Iterator[None]:
         """Say what is wrong with the disk in one sentence."""
         try:
             yield
@@ -355,7 +356,7 @@ class Fetcher:
                     "MB free; make room and start again, what has arrived is kept."
                 ) from error
             raise DownloadError(
-                f"{error.filename or directory} cannot be written or read ({error.strerror}); "
+                f"{error.filename or self._store.root} cannot be written or read ({error.strerror}); "
                 "choose another --data-dir, or mend its permissions."
             ) from error
 

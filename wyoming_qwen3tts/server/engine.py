@@ -220,6 +220,7 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
                 _LOGGER.warning(EMBEDDED_NOTICE)
     arrivals = Arrivals(
         models,
+        data_dirs[0],
         ProvisionOptions(config.local_files_only, config.keep_checkpoint),
         wait_s=config.wait_for_model,
     )

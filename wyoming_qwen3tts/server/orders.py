@@ -157,10 +157,7 @@ def resolve(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Instal
         return _from_directory(Path(reference).resolve(), wishes, data_dirs)
     if reference == EMBEDDED_NAME:
         return embedded_bundle(data_dirs[0])
-    if match := _VARIANT.fullmatch(reference):
-        reference, variant = match[1], match[2]
-        device, _, precision = variant.partition("_")
-        wishes = Wishes(_device(device), precision)
+    reference, wishes = _split_variant(reference, wishes)
     source = _hub_source(reference)
     name = reference.lower() if source is None else _bundle_name(source)
     found = _installed(name, wishes, data_dirs)
@@ -168,12 +165,26 @@ def resolve(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Instal
         return found
     if found is not None:
         _LOGGER.warning("%s; it is built again", found.damage())
+    return order_for(reference, wishes, data_dirs)
+
+
+def order_for(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Order:
+    """Return the order for a bundle by the name of its source, whether it is there or not.
+
+    Raises:
+        ConfigError: No such source is known.
+    """
+    if Path(reference).is_dir():
+        return _local_order(Path(reference).resolve(), wishes, data_dirs[0])
+    reference, wishes = _split_variant(reference, wishes)
+    source = _hub_source(reference)
     if source is None:
         raise ConfigError(
             f"No model {reference!r} is known or installed; {suggest_models(reference)} "
             "Or name a directory, or a repository as owner/name."
         )
     defaults = _PUBLISHED_PRECISION if isinstance(source, PublishedBundle) else _DEFAULT_PRECISION
+    name = _bundle_name(source)
     return _order(source, name, wishes.device, wishes.chosen(defaults), data_dirs[0])
 
 
@@ -236,14 +247,27 @@ def _from_directory(
     if (directory / MANIFEST_NAME).is_file():
         outdated = outdated_bundle(directory)
         return read_bundle(directory) if outdated is None else rebuild_order(outdated, data_dirs[0])
+    order = _local_order(directory, wishes, data_dirs[0])
+    return resolve_installed(order) or order
+
+
+def _local_order(directory: Path, wishes: Wishes, data_dir: Path) -> Order:
     if not (directory / "config.json").is_file():
         raise ConfigError(
             f"{directory} holds neither a bundle (manifest.json) nor a checkpoint (config.json)."
         )
-    source = LocalCheckpoint(directory)
     precision = wishes.chosen(_DEFAULT_PRECISION)
-    order = _order(source, _local_name(directory), wishes.device, precision, data_dirs[0])
-    return resolve_installed(order) or order
+    name = _local_name(directory)
+    return _order(LocalCheckpoint(directory), name, wishes.device, precision, data_dir)
+
+
+def _split_variant(reference: str, wishes: Wishes) -> tuple[str, Wishes]:
+    """Return a reference without ``/cpu_int8``, and the wishes with it."""
+    match = _VARIANT.fullmatch(reference)
+    if match is None:
+        return reference, wishes
+    device, _, precision = match[2].partition("_")
+    return match[1], Wishes(_device(device), precision)
 
 
 def _is_noted(order: Order, directory: Path) -> bool:

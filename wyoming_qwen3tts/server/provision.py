@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wyoming_qwen3tts.errors import BuildError, Qwen3TTSError
+from wyoming_qwen3tts.errors import BuildError, BundleError, Qwen3TTSError
 from wyoming_qwen3tts.server.build_process import check_builder, run_build
 from wyoming_qwen3tts.server.bundles import InstalledBundle, read_bundle
 from wyoming_qwen3tts.server.checkpoint_store import CheckpointStore, link_or_copy
-from wyoming_qwen3tts.server.data_lock import data_lock
+from wyoming_qwen3tts.server.data_lock import data_lock, is_held
 from wyoming_qwen3tts.server.machine import available_memory_bytes
 from wyoming_qwen3tts.server.model_catalogue import Measured
 from wyoming_qwen3tts.server.orders import (
@@ -131,6 +131,24 @@ class Provisioner:
         ):
             return self._fetch(order, report)
 
+    def finish_clean_up(self, data_dir: Path) -> None:
+        """Remove the checkpoints of bundles whose builder was killed before it could do so."""
+        work_dir = data_dir / WORK_NAME
+        has_checkpoints = CheckpointStore(data_dir).root.is_dir()
+        if self._options.keep_checkpoint or not has_checkpoints or is_held(work_dir):
+            return
+        with data_lock(work_dir, "cleaning up", lambda _other: None, self._cancelled):
+            for path in work_dir.glob("*.json"):
+                state = read_state(path)
+                if state is None or state.is_over:
+                    continue
+                try:
+                    bundle = read_bundle(data_dir / state.model)
+                except BundleError:
+                    continue
+                self._remove_checkpoints(data_dir, bundle.manifest.source.repo, keep_shared=False)
+                StateFile(path).write(replace(state, state="ready", fraction=1.0, message="ready"))
+
     def _make(self, order: Order, tell: Report) -> InstalledBundle:
         if isinstance(order.source, PublishedBundle):
             _install(order, self._fetch(order, tell))
@@ -184,11 +202,14 @@ class Provisioner:
 
     def _clean_up(self, order: Order, *, keep_shared: bool) -> None:
         """Remove what the bundle was made of: it is enough."""
-        if self._options.keep_checkpoint or isinstance(order.source, LocalCheckpoint):
-            return
-        store = CheckpointStore(order.data_dir)
+        if not self._options.keep_checkpoint and not isinstance(order.source, LocalCheckpoint):
+            self._remove_checkpoints(order.data_dir, order.source.repo, keep_shared=keep_shared)
+
+    @staticmethod
+    def _remove_checkpoints(data_dir: Path, repo: str | None, *, keep_shared: bool) -> None:
+        store = CheckpointStore(data_dir)
         for snapshot in store.snapshots():
-            if snapshot.repo == order.source.repo:
+            if snapshot.repo == repo:
                 store.remove_snapshot(snapshot.repo, snapshot.revision)
         if not keep_shared:
             freed = store.sweep(with_partial=False)

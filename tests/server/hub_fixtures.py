@@ -1,0 +1,102 @@
+"""A stand-in hub with tiny checkpoints, and huggingface_hub kept away from everything else."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from huggingface_hub import close_session, constants
+
+from tests.hub import StandInHub, running_hub
+from tests.tiny_checkpoint import write_tiny_checkpoint
+from wyoming_qwen3tts.server import model_catalogue
+from wyoming_qwen3tts.server.hub import HubOptions
+
+OWN = "someone/tiny"
+"""A repository that the catalogue does not know."""
+PATIENCE = {"timeout_s": 0.5, "num_retries": 3, "first_wait_s": 0.01}
+_ENVIRONMENT = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+CHECKPOINT_PATHS = (
+    "config.json",
+    "generation_config.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "model.safetensors",
+    "speech_tokenizer/config.json",
+    "speech_tokenizer/model.safetensors",
+)
+
+
+@pytest.fixture
+def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> Iterator[None]:
+    """Give huggingface_hub an empty cache, no token and no proxy."""
+    for name in (*_ENVIRONMENT, *_PROXIES, *(name.lower() for name in _PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path_factory.mktemp("hub-home")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    close_session()
+    yield
+    close_session()
+
+
+@pytest.fixture(scope="session")
+def served_checkpoint(tmp_path_factory) -> Path:
+    """Return the checkpoint that stands in for all published ones."""
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("served") / "checkpoint")
+
+
+@pytest.fixture
+def hub(served_checkpoint, hub_client) -> Iterator[StandInHub]:
+    with running_hub() as running:
+        running.add_directory(OWN, served_checkpoint)
+        yield running
+
+
+@pytest.fixture
+def options(hub) -> HubOptions:
+    return HubOptions(endpoint=hub.endpoint, **PATIENCE)
+
+
+@pytest.fixture
+def tiny_catalogue(hub, served_checkpoint, monkeypatch):
+    """Let the published models be tiny ones that the stand-in hub serves."""
+    with tiny_models(monkeypatch, served_checkpoint):
+        for model in model_catalogue.catalogue_models():
+            hub.add_directory(model.repo, served_checkpoint, commit=model.revision)
+        yield
+
+
+@contextmanager
+def tiny_models(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> Iterator[None]:
+    """Let the catalogue have the sizes and hashes of a tiny checkpoint."""
+    real = model_catalogue._read()
+
+    def entry(path: str) -> dict[str, object]:
+        content = (checkpoint / path).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        return {"path": path, "bytes": len(content), "sha256": digest}
+
+    def tiny(files: list[dict[str, object]]) -> list[dict[str, object]]:
+        return [entry(str(file["path"])) for file in files]
+
+    models = [{**model, "files": tiny(model["files"]), "measured": {}} for model in real["models"]]
+    values = {**real, "shared_files": tiny(real["shared_files"]), "models": models}
+    monkeypatch.setattr(model_catalogue, "_read", lambda: values)
+    model_catalogue.catalogue_models.cache_clear()
+    yield
+    model_catalogue.catalogue_models.cache_clear()
+
+
+def child_environment(hub: StandInHub, home: Path) -> dict[str, str]:
+    """Return the environment of a process that uses the stand-in hub."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper() not in (*_ENVIRONMENT, *_PROXIES)
+    }
+    return {**kept, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home)}
