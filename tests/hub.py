@@ -311,4 +311,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _git_sha1(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

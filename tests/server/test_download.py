@@ -304,7 +304,7 @@ def test_proxy_is_used(scene, monkeypatch):
     assert scene.hub.gets(SMALL)
 
 
-PASSWORD = "let-me-in"
+PASSWORD = "let-me-in"  # noqa: S105 - of the stand-in
 
 
 def test_token_goes_to_the_hub_and_to_nobody_else(scene, monkeypatch):
