@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from wyoming_qwen3tts.audio import AudioChunk, silence
 from wyoming_qwen3tts.server.catalogue import CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
+from wyoming_qwen3tts.server.pacing import Pace, expected_audio_s, hold_back
 from wyoming_qwen3tts.server.request_report import RequestReport
 from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
 from wyoming_qwen3tts.synthesis.guard import frame_budget
@@ -26,6 +27,8 @@ _NOTHING_TO_SAY_S = 0.1
 _FLUSH_AFTER_S = 0.4
 # Sentences submitted ahead of the one that is heard; more would only grow the queue.
 _JOINT = " "
+# Shorter speech says more of its prompt than of the machine.
+_MIN_PACE_FRAMES = 12
 _LOOKAHEAD = 4
 
 
@@ -54,11 +57,13 @@ class Answer:
         worker: SynthesisWorker,
         synthesizer: Synthesizer,
         plan: AnswerPlan,
+        pace: Pace,
     ) -> None:
         self._config = config
         self._worker = worker
         self._synthesizer = synthesizer
         self._plan = plan
+        self._pace = pace
         self._language = plan.language
         self.report = RequestReport(plan.chosen.info.name, plan.language)
         self._open: list[Utterance] = []
@@ -99,13 +104,33 @@ class Answer:
             if silence_s:
                 yield self._silence(silence_s)
             silence_s = self._config.sentence_silence
-            async with aclosing(self._worker.audio(utterance)) as chunks:
+            hold_s = self._hold_s(utterance)
+            async with (
+                aclosing(self._worker.audio(utterance)) as made,
+                aclosing(hold_back(made, hold_s)) as chunks,
+            ):
                 async for chunk in chunks:
                     self.report.add_audio(chunk)
                     yield chunk
             self.report.add_end(utterance)
+            self._note_pace(utterance)
             self._open.remove(utterance)
             self._places.release()
+
+    def _hold_s(self, utterance: Utterance) -> float:
+        """Return how long the first utterance is held back; by then the others are under way."""
+        if self.report.audio_s or not self._config.hold_back:
+            return 0.0
+        audio_s = expected_audio_s(utterance.request.text)
+        return self._pace.hold_s(audio_s, self._config.hold_back)
+
+    def _note_pace(self, utterance: Utterance) -> None:
+        speech = utterance.speech
+        if speech is None or speech.was_open or speech.timing.num_frames < _MIN_PACE_FRAMES:
+            return  # too short to tell, or it has waited for its text
+        rtf = speech.timing.rtf(self._synthesizer.model.facts.sample_rate_hz)
+        if rtf is not None:
+            self._pace.note(rtf, self._synthesizer.model.name)
 
     def closing_silence(self) -> AudioChunk | None:
         """Return what comes after the last utterance; an answer is never empty."""

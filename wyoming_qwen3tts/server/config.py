@@ -173,6 +173,13 @@ class ServerConfig:
         minimum=0,
         maximum=10,
     )
+    hold_back: float = setting(
+        4.0,
+        "Where a model speaks slower than real time, the beginning of an answer is held back so "
+        "that playback does not starve, at most this long, in seconds; 0 never holds back.",
+        minimum=0,
+        maximum=30,
+    )
     zeroconf: str | None = setting(
         None,
         "Announce the server on the local network, so that Home Assistant finds it: false, true, "

@@ -71,15 +71,15 @@ class SpeechEngine:
         return [voice.info for voice in voices]
 
     async def warm_up(self) -> None:
-        """Speak a word to nobody, so that the first request finds everything open.
+        """Speak a sentence to nobody, so that the first request finds everything open.
 
-        A model that cannot speak is logged with its reason now, not at the first request.
+        It is spoken to its end, for that tells how fast this machine is. A model that cannot speak is logged with its reason now, not at the first request.
         """
         started_s = time.perf_counter()
         try:
             async with aclosing(self._speak(SpeechRequest(), _one_piece(_WARM_UP_TEXT))) as chunks:
                 async for _ in chunks:
-                    break
+                    pass
         except ModelNotReadyError:
             pass  # whoever brings it says how far it is, and has it warmed up
         except Qwen3TTSError as error:
@@ -109,7 +109,8 @@ class SpeechEngine:
         async with self._pool.use(chosen.bundle) as synthesizer:
             # In a thread: a new clip of the library is encoded here, which takes seconds.
             plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
-            answer = Answer(self._config, self._worker, synthesizer, plan)
+            pace = self._pool.pace(chosen.bundle)
+            answer = Answer(self._config, self._worker, synthesizer, plan, pace)
             reader = asyncio.create_task(answer.read(text))
             try:
                 async with aclosing(answer.audio()) as chunks:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle, shared_decoders
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.server.bundles import InstalledBundle
+from wyoming_qwen3tts.server.pacing import Pace
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 _LOGGER = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class _Slot:
     load_s: float = 0.0
     num_users: int = 0
     last_used_s: float = 0.0
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def num_bytes(self) -> int:
@@ -95,6 +97,10 @@ class ModelPool:
         finally:
             slot.num_users -= 1
             slot.last_used_s = time.monotonic()
+
+    def pace(self, bundle: InstalledBundle) -> Pace:
+        """Return how fast a model that is in use speaks; whoever speaks with it notes it there."""
+        return self._slots[str(bundle.directory)].pace
 
     def status(self) -> list[ModelStatus]:
         """Return the state of every model that was used."""
