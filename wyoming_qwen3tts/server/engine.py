@@ -73,7 +73,8 @@ class SpeechEngine:
     async def warm_up(self) -> None:
         """Speak a sentence to nobody, so that the first request finds everything open.
 
-        It is spoken to its end, for that tells how fast this machine is. A model that cannot speak is logged with its reason now, not at the first request.
+        It is spoken to its end, for that tells how fast this machine is. A model that cannot
+        speak is logged with its reason now, not at the first request.
         """
         started_s = time.perf_counter()
         try:
