@@ -10,9 +10,9 @@ from tests.oracle.language_model import OracleLanguageModel
 from tests.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
-from wyoming_qwen3tts.builder.layers import Numerics
 from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe
 from wyoming_qwen3tts.builder.talker import build_talker
+from wyoming_qwen3tts.builder.weights import Numerics
 
 CheckpointFactory = Callable[..., Path]
 

@@ -7,9 +7,9 @@ import pytest
 from tests.builder.graph_runner import Draws, PredictorGraph, TalkerGraph
 from tests.oracle.language_model import DecoderStack
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.layers import Numerics
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.builder.talker import build_talker
+from wyoming_qwen3tts.builder.weights import Numerics
 
 TOLERANCE = {"fp16": 0.01, "int8": 0.06, "int4": 0.5}
 

@@ -13,10 +13,10 @@ import pytest
 from tests.builder.graph_runner import Draws, PredictorGraph, TalkerGraph
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint, TensorFile
 from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
-from wyoming_qwen3tts.builder.layers import Numerics
 from wyoming_qwen3tts.builder.quantize import block_size_for, dequantize, quantize
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.builder.talker import build_talker
+from wyoming_qwen3tts.builder.weights import Numerics
 
 EXACT = 0
 SHIPPED = 4

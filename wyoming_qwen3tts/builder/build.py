@@ -1,10 +1,9 @@
 """Builds a whole bundle from a checkpoint: the order of work, and which tensors belong to what."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from wyoming_qwen3tts.builder.checkpoint import TOKENIZER_FILES, Checkpoint
 from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
 from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
 from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder, ignored_encoder_tensors
-from wyoming_qwen3tts.builder.layers import Numerics
-from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, Precision, Recipe, uniform_recipe
+from wyoming_qwen3tts.builder.components import CLONING, COMPONENTS, needed_bytes
+from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, Recipe, uniform_recipe
 from wyoming_qwen3tts.builder.speaker_encoder import build_speaker_encoder
-from wyoming_qwen3tts.builder.tables import TABLE_FILES, build_tables
+from wyoming_qwen3tts.builder.tables import build_tables
 from wyoming_qwen3tts.builder.talker import build_talker, max_positions
+from wyoming_qwen3tts.builder.weights import Numerics
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.model.manifest import (
     FORMAT_VERSION,
@@ -36,54 +36,8 @@ Progress = Callable[[str, float], None]
 """Called with what is being done and the finished fraction of the whole build, 0 to 1."""
 
 
-@dataclass(frozen=True)
-class _Component:
-    """Files and tensors of one component. Patterns as in :meth:`TensorFile.finish`."""
-
-    files: tuple[str, ...]
-    main: tuple[str, ...] = ()
-    codec: tuple[str, ...] = ()
-
-
-def _graph_files(name: str) -> tuple[str, ...]:
-    return (f"{name}.onnx", f"{name}.onnx.data")
-
-
-_COMPONENTS: Final[Mapping[str, _Component]] = {
-    "talker": _Component(
-        _graph_files("talker"),
-        main=("talker.model.layers.*", "talker.model.norm.*", "talker.codec_head.*"),
-    ),
-    "code_predictor": _Component(
-        _graph_files("code_predictor"),
-        main=("talker.code_predictor.*", "talker.model.codec_embedding.*"),
-    ),
-    "embeddings": _Component(
-        (*TABLE_FILES, *TOKENIZER_FILES),
-        main=(
-            "talker.model.*_embedding.*",
-            "talker.text_projection.*",
-            "talker.code_predictor.model.codec_embedding.*",
-        ),
-    ),
-    "codec_decoder": _Component(_graph_files("codec_decoder"), codec=("decoder.*",)),
-    "codec_encoder": _Component(_graph_files("codec_encoder"), codec=("encoder.*",)),
-    "speaker_encoder": _Component(_graph_files("speaker_encoder"), main=("speaker_encoder.*",)),
-}
-COMPONENTS: Final = tuple(_COMPONENTS)
-"""Names that ``--components`` takes."""
-
-_CLONING = ("codec_encoder", "speaker_encoder")
 _NO_CLONING = "encodes reference clips, which only Base models take"
 _NOT_CHOSEN = "belongs to a component that is not built now"
-# Bytes of a stored value of 1 parameter: quantised ones have a float32 scale per block besides.
-_BYTES_PER_VALUE: Final[Mapping[Precision, float]] = {
-    "fp32": 4.0,
-    "fp16": 2.0,
-    "int8": 1.0,
-    "int4": 0.5,
-}
-_SPACE_MARGIN = 1.1
 
 
 @dataclass(frozen=True)
@@ -191,7 +145,9 @@ class _Build:
 
     def run(self) -> None:
         """Build everything into place."""
-        with bundle_directory(self._output, self._needed_bytes()) as directory:
+        with bundle_directory(
+            self._output, needed_bytes(self._checkpoint, self._options.recipe, self._components)
+        ) as directory:
             source = self._source()
             if self._old is not None:
                 self._link_other_files(self._old, directory)
@@ -208,7 +164,7 @@ class _Build:
         available = [
             name
             for name in COMPONENTS
-            if name not in _CLONING or self._checkpoint.speaker_encoder is not None
+            if name not in CLONING or self._checkpoint.speaker_encoder is not None
         ]
         for name in self._options.components:
             if name not in available:
@@ -242,7 +198,7 @@ class _Build:
         checkpoint = self._checkpoint
         total = checkpoint.main.path.stat().st_size
         for name in self._components:
-            component = _COMPONENTS[name]
+            component = COMPONENTS[name]
             total += checkpoint.main.num_bytes(component.main)
             total += checkpoint.codec.num_bytes(component.codec)
         return total
@@ -250,23 +206,6 @@ class _Build:
     def _advance(self, num_bytes: int) -> None:
         self._done_bytes += num_bytes
         self._progress(self._stage, min(self._done_bytes / self._total_bytes, 1.0))
-
-    def _needed_bytes(self) -> int:
-        """Return an estimate of the bundle's size, on the high side."""
-        main, recipe = self._checkpoint.main, self._options.recipe
-        values = {name: main.num_bytes(_COMPONENTS[name].main) / 2 for name in self._components}
-        codec = sum(
-            self._checkpoint.codec.num_bytes(_COMPONENTS[name].codec) for name in self._components
-        )
-        table_bytes = _BYTES_PER_VALUE[recipe.embeddings]
-        language_bytes = (
-            values.get("talker", 0) * _BYTES_PER_VALUE[recipe.talker.layers]
-            + values.get("code_predictor", 0)
-            * max(_BYTES_PER_VALUE[recipe.code_predictor.layers], table_bytes)
-            + values.get("embeddings", 0) * table_bytes
-            + values.get("speaker_encoder", 0) * _BYTES_PER_VALUE["fp32"]
-        )
-        return int((language_bytes + codec) * _SPACE_MARGIN)
 
     def _source(self) -> BundleSource:
         self._stage = "checkpoint"
@@ -279,7 +218,7 @@ class _Build:
 
     def _link_other_files(self, old: Manifest, directory: Path) -> None:
         """Put the files of the components that stay into the new directory, without copying."""
-        rebuilt = {file for name in self._components for file in _COMPONENTS[name].files}
+        rebuilt = {file for name in self._components for file in COMPONENTS[name].files}
         for file in old.files:
             if file.path in rebuilt:
                 continue
@@ -297,10 +236,10 @@ class _Build:
             **IGNORED_TENSORS,
             **ignored_encoder_tensors(checkpoint.codec_encoder, groups),
         }
-        for name, component in _COMPONENTS.items():
+        for name, component in COMPONENTS.items():
             if name in self._components:
                 continue
-            is_missing = name in _CLONING and checkpoint.speaker_encoder is None
+            is_missing = name in CLONING and checkpoint.speaker_encoder is None
             reason = _NO_CLONING if is_missing else _NOT_CHOSEN
             if not (is_missing and name == "speaker_encoder"):
                 ignored_main.update(dict.fromkeys(component.main, reason))
@@ -344,7 +283,7 @@ class _Build:
         """Return component -> part -> precision of what is built now."""
         parts = self._options.recipe.precision_by_part()
         parts["embeddings"] = {"tables": self._options.recipe.embeddings}
-        for name in ("codec_decoder", *_CLONING):
+        for name in ("codec_decoder", *CLONING):
             parts[name] = {"all": "fp32"}
         return {name: parts[name] for name in self._components}
 

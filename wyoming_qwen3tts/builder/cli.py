@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from wyoming_qwen3tts.builder.build import COMPONENTS, BuildOptions, build_bundle, default_output
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle, default_output
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.components import COMPONENTS
 from wyoming_qwen3tts.builder.recipe import (
     DEFAULT_PRECISION,
     PRECISIONS,

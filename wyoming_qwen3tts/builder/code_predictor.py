@@ -26,8 +26,9 @@ from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import CodePredictorConfig
 from wyoming_qwen3tts.builder.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.layers import LayerWriter, Linear, Numerics, Positions, Stack
+from wyoming_qwen3tts.builder.layers import LayerWriter, Positions, Stack
 from wyoming_qwen3tts.builder.recipe import CodePredictorPrecision
+from wyoming_qwen3tts.builder.weights import Linear, Numerics
 from wyoming_qwen3tts.model.manifest import QuantizationReport
 
 _PREFIX = "talker.code_predictor"

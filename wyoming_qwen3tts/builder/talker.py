@@ -18,8 +18,9 @@ from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TalkerConfig
 from wyoming_qwen3tts.builder.graph import GraphBuilder
-from wyoming_qwen3tts.builder.layers import CachePair, LayerWriter, Numerics, Positions
+from wyoming_qwen3tts.builder.layers import CachePair, LayerWriter, Positions
 from wyoming_qwen3tts.builder.recipe import TalkerPrecision
+from wyoming_qwen3tts.builder.weights import Numerics
 from wyoming_qwen3tts.model.manifest import QuantizationReport
 
 # The rotary tables end here: 8192 positions are eleven minutes of speech in one utterance.
