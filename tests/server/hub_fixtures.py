@@ -87,9 +87,10 @@ def tiny_models(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> Iterator[N
     models = [{**model, "files": tiny(model["files"]), "measured": {}} for model in real["models"]]
     values = {**real, "shared_files": tiny(real["shared_files"]), "models": models}
     monkeypatch.setattr(model_catalogue, "_read", lambda: values)
-    model_catalogue.catalogue_models.cache_clear()
+    cached = model_catalogue.catalogue_models
+    cached.cache_clear()
     yield
-    model_catalogue.catalogue_models.cache_clear()
+    cached.cache_clear()
 
 
 def child_environment(hub: StandInHub, home: Path) -> dict[str, str]:

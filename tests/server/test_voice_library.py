@@ -459,7 +459,9 @@ class TestPrepare:
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         encoders.error = RuntimeError("no memory")
-        with pytest.raises(VoiceError, match="anna cannot be used: The model base failed at the clip: no memory"):
+        with pytest.raises(
+            VoiceError, match="anna cannot be used: The model base failed at the clip: no memory"
+        ):
             prepare(tmp_path, encoders)
         encoders.error, encoders.is_broken = None, True
         with pytest.raises(VoiceError, match="no usable numbers"):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _MEGABYTE: Final = 1_000_000
+_WEIGHTS: Final = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Provisioner:
                 bundle = _usable(order)
                 if bundle is None:
                     bundle = self._make(order, tell)
-                    self._clean_up(order, keep_shared=keep_shared)
+                    self._clean_up(order, bundle, keep_shared=keep_shared)
         except Qwen3TTSError as error:
             tell(ProvisionState(order.reference, "failed", 0.0, None, str(error)))
             raise
@@ -146,7 +147,8 @@ class Provisioner:
                     bundle = read_bundle(data_dir / state.model)
                 except BundleError:
                     continue
-                self._remove_checkpoints(data_dir, bundle.manifest.source.repo, keep_shared=False)
+                _remove_checkpoints(data_dir, bundle.manifest.source.repo)
+                CheckpointStore(data_dir).sweep(with_partial=False)
                 StateFile(path).write(replace(state, state="ready", fraction=1.0, message="ready"))
 
     def _make(self, order: Order, tell: Report) -> InstalledBundle:
@@ -200,20 +202,25 @@ class Provisioner:
         if isinstance(order.source, LocalCheckpoint):
             order.source_file.write_text(json.dumps(checkpoint_id(checkpoint)))
 
-    def _clean_up(self, order: Order, *, keep_shared: bool) -> None:
+    def _clean_up(self, order: Order, bundle: InstalledBundle, *, keep_shared: bool) -> None:
         """Remove what the bundle was made of: it is enough."""
-        if not self._options.keep_checkpoint and not isinstance(order.source, LocalCheckpoint):
-            self._remove_checkpoints(order.data_dir, order.source.repo, keep_shared=keep_shared)
-
-    @staticmethod
-    def _remove_checkpoints(data_dir: Path, repo: str | None, *, keep_shared: bool) -> None:
-        store = CheckpointStore(data_dir)
-        for snapshot in store.snapshots():
-            if snapshot.repo == repo:
-                store.remove_snapshot(snapshot.repo, snapshot.revision)
+        if self._options.keep_checkpoint or isinstance(order.source, LocalCheckpoint):
+            return
+        _remove_checkpoints(order.data_dir, order.source.repo)
+        if isinstance(order.source, PublishedBundle):
+            # Of the checkpoint only small files were fetched, unless somebody wanted it whole.
+            model = order.source.known.repo if order.source.known else bundle.manifest.source.repo
+            _remove_checkpoints(order.data_dir, model, with_weights=False)
         if not keep_shared:
-            freed = store.sweep(with_partial=False)
+            freed = CheckpointStore(order.data_dir).sweep(with_partial=False)
             _LOGGER.debug("Removed %d MB of checkpoints", freed // _MEGABYTE)
+
+
+def _remove_checkpoints(data_dir: Path, repo: str | None, *, with_weights: bool = True) -> None:
+    store = CheckpointStore(data_dir)
+    for snapshot in store.snapshots():
+        if snapshot.repo == repo and (with_weights or _WEIGHTS not in snapshot.records):
+            store.remove_snapshot(snapshot.repo, snapshot.revision)
 
 
 def _usable(order: Order) -> InstalledBundle | None:
