@@ -115,3 +115,47 @@ def test_every_tensor_is_read_or_ignored_for_a_reason(tmp_path):
     checkpoint.codec.finish({**IGNORED_TENSORS, "encoder.*": "another component"})
     with pytest.raises(CheckpointError, match=r"2 tensors .*input_proj"):
         checkpoint.codec.finish({"encoder.*": "another component"})
+
+
+def noise_ratio_db(samples, reference):
+    return 10 * np.log10((reference**2).mean() / ((samples - reference) ** 2).mean())
+
+
+@pytest.fixture(scope="module")
+def int8_decoder(case):
+    """The int8 decoder of the case with 16 groups."""
+    root = case(16).directory
+    directory = root / "int8"
+    directory.mkdir()
+    checkpoint = Checkpoint.open(root / "checkpoint")
+    build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory, precision="int8")
+    path = directory / "codec_decoder.onnx"
+    return OnnxCodecDecoder(open_session(path, num_threads=2), path), directory
+
+
+def test_int8_is_near_float32(int8_decoder, case):
+    _, codes, expected, _ = case(16)
+    samples = streamed(int8_decoder[0], codes, [NUM_FRAMES])
+    assert noise_ratio_db(samples, expected) > 29
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_int8_in_chunks_differs_by_less_than_its_rounding(size, int8_decoder, case):
+    """A last bit of float32 can turn a rounding, and that one turns the next ones."""
+    _, codes, expected, _ = case(16)
+    decoder, _ = int8_decoder
+    whole, chunks = streamed(decoder, codes, [NUM_FRAMES]), streamed(decoder, codes, [size])
+    np.testing.assert_allclose(
+        noise_ratio_db(chunks, expected), noise_ratio_db(whole, expected), atol=1
+    )
+    assert noise_ratio_db(chunks, whole) > noise_ratio_db(whole, expected) + 6
+
+
+def test_int8_builds_are_equal_and_leave_nothing_behind(int8_decoder, case, tmp_path):
+    root = case(16).directory
+    checkpoint = Checkpoint.open(root / "checkpoint")
+    build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, tmp_path, precision="int8")
+    names = ["codec_decoder.onnx", "codec_decoder.onnx.data"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (int8_decoder[1] / name).read_bytes()

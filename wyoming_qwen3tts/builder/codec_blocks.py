@@ -1,7 +1,6 @@
 """The convolutional part of the codec decoder: features (T, latent_dim) to samples.
 
-Everything is time-major (T, D): up-sampling is then a matrix product and a reshape, and minimal
-filtering takes the place of the residual units' convolutions, three quarters of the arithmetic.
+Everything is time-major (T, D): up-sampling is then a matrix product and a reshape.
 """
 
 import math
@@ -11,6 +10,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
+from wyoming_qwen3tts.builder.codec_convolution import Convolution, ConvolutionSite
 from wyoming_qwen3tts.builder.codec_layers import (
     SnakeParameters,
     StreamStates,
@@ -18,27 +18,18 @@ from wyoming_qwen3tts.builder.codec_layers import (
     constant_shape,
     conv_as_linear,
     float32,
-    length,
     linear,
     polyphase,
     windows,
 )
 from wyoming_qwen3tts.builder.config import CodecDecoderConfig
-from wyoming_qwen3tts.builder.fast_convolution import (
-    NUM_OUTPUTS,
-    NUM_POINTS,
-    NUM_TAPS,
-    minimal_filter,
-)
+from wyoming_qwen3tts.builder.fast_convolution import NUM_TAPS
 from wyoming_qwen3tts.builder.graph import GraphBuilder, Value
 
 _RESIDUAL_DILATIONS: Final = (1, 3, 9)
 # Element-wise operators with a vector per channel are fast only over long rows, so several rows are
 # taken as one.
 _FOLDED_WIDTH: Final = 4096
-# onnxruntime packs the weights of a batched product anew in every run. From this width on that
-# costs more than taking the batch apart.
-_MIN_WIDTH_FOR_SEPARATE_PRODUCTS: Final = 256
 
 
 class DecoderBlocks:
@@ -50,13 +41,22 @@ class DecoderBlocks:
         codec: TensorFile,
         config: CodecDecoderConfig,
         states: StreamStates,
+        convolution: Convolution,
     ) -> None:
-        """Prepare; :meth:`build` adds the operators."""
+        """Prepare; :meth:`build` adds the operators.
+
+        Args:
+            graph: The graph.
+            codec: The checkpoint's tensors.
+            config: Widths and counts.
+            states: Takes the states of this part.
+            convolution: How the residual units convolve.
+        """
         self._graph = graph
         self._codec = codec
         self._config = config
         self._states = states
-        self._filter = minimal_filter()
+        self._convolution = convolution
 
     def build(self, x: Value) -> None:
         """Add every stage from x (T, latent_dim) to the output ``samples``."""
@@ -114,7 +114,8 @@ class DecoderBlocks:
         kernel: AnyArray = self._read(f"{name}.conv1.conv.weight", width, width, NUM_TAPS)
         kernel = kernel * second.half_turns[:, None, None]
         bias: AnyArray = self._read(f"{name}.conv1.conv.bias", width) * second.half_turns
-        y = self._conv(y, f"{name}.conv1", state, kernel, rows, dilation)
+        site = ConvolutionSite(f"{name}.conv1", state, kernel, dilation)
+        y = self._convolution.apply(graph, self._states, y, site)
         fold = self._fold(width, rows)
         y = graph.op("Reshape", [y, constant_shape(graph, -1, fold * width)])
         shift = graph.weight(f"{name}.conv1.bias", float32(np.tile(bias, fold)))
@@ -146,64 +147,6 @@ class DecoderBlocks:
         amplitude = np.tile(parameters.amplitude, fold)
         x = add_squared_sine(graph, x, half_turns, name, amplitude)
         return graph.op("Reshape", [x, constant_shape(graph, -1, width)])
-
-    def _conv(
-        self, x: Value, name: str, state: str, kernel: AnyArray, rows: int, dilation: int
-    ) -> Value:
-        """Convolve x (T, D) causally, without bias."""
-        graph, width = self._graph, kernel.shape[1]
-        keep = (NUM_TAPS - 1) * dilation
-        block = NUM_OUTPUTS * dilation
-        if rows % block == 0:
-            x = self._states.carry_rows(state, x, (keep, width))
-            return self._filtered(x, name, kernel, dilation)
-        size = graph.op("Shape", [x], start=0, end=1)
-        # A floor Mod has the divisor's sign, so this is what is missing to the next multiple.
-        missing = graph.op("Mod", [graph.op("Neg", [size]), graph.constant([block], np.int64)])
-        x = self._states.carry_rows(state, x, (keep, width), missing)
-        y = self._filtered(x, name, kernel, dilation)
-        start, axis = graph.constant([0], np.int64), graph.constant([0], np.int64)
-        return graph.op("Slice", [y, start, size, axis])
-
-    def _filtered(self, x: Value, name: str, kernel: AnyArray, dilation: int) -> Value:
-        """Convolve x (4 J d + 6 d, D) into (4 J d, D) by minimal filtering.
-
-        Rows that are d apart belong together: d rows are taken as one, and every fourth of these is
-        the same input of another group of four outputs.
-        """
-        graph = self._graph
-        width_out, width = kernel.shape[:2]
-        steps = graph.op("Reshape", [x, constant_shape(graph, -1, dilation * width)])
-        num_steps = length(graph, steps, 0)
-        first, step = graph.constant(0, np.int64), graph.constant(NUM_OUTPUTS, np.int64)
-        overlap = graph.constant(NUM_POINTS - NUM_OUTPUTS, np.int64)
-        starts = graph.op("Range", [first, graph.op("Sub", [num_steps, overlap]), step])  # (J,)
-        points = graph.constant(np.arange(NUM_POINTS)[:, None])
-        places = graph.op("Add", [points, starts])
-        stacked = graph.op("Gather", [steps, places], axis=0)  # (10, J, d D)
-        stacked = graph.op("Reshape", [stacked, constant_shape(graph, NUM_POINTS, -1)])
-        stacked = graph.op("MatMul", [graph.constant(self._filter.inputs, np.float32), stacked])
-        stacked = graph.op("Reshape", [stacked, constant_shape(graph, NUM_POINTS, -1, width)])
-        product = self._products(stacked, name, self._filter.transform(kernel))
-        product = graph.op("Reshape", [product, constant_shape(graph, NUM_POINTS, -1)])
-        y = graph.op("MatMul", [graph.constant(self._filter.outputs, np.float32), product])
-        shape = constant_shape(graph, NUM_OUTPUTS, -1, dilation * width_out)
-        y = graph.op("Transpose", [graph.op("Reshape", [y, shape])], perm=[1, 0, 2])
-        return graph.op("Reshape", [y, constant_shape(graph, -1, width_out)])
-
-    def _products(self, x: Value, name: str, weights: AnyArray) -> Value:
-        """Multiply x (10, T, D) point by point with weights (10, D, D_out)."""
-        graph = self._graph
-        if weights.shape[1] < _MIN_WIDTH_FOR_SEPARATE_PRODUCTS:
-            return graph.op("MatMul", [x, graph.weight(f"{name}.weight", float32(weights))])
-        parts = graph.ops("Split", [x], NUM_POINTS, axis=0, num_outputs=NUM_POINTS)
-        axis = graph.constant([0], np.int64)
-        parts = [graph.op("Squeeze", [part, axis]) for part in parts]
-        products = [
-            graph.op("MatMul", [part, graph.weight(f"{name}.weight_{point}", float32(weight))])
-            for point, (part, weight) in enumerate(zip(parts, weights, strict=True))
-        ]
-        return graph.op("Concat", products, axis=0)
 
     def _last_conv(self, x: Value, rows: int) -> Value:
         """Snake and the convolution to one channel: (T, D) to (1, 1, T)."""

@@ -17,13 +17,21 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/tokenizer_12hz/modeling_qwen3_tts_to
 
 import math
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import Final, Literal
 
 import numpy as np
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.codec_blocks import DecoderBlocks
+from wyoming_qwen3tts.builder.codec_calibration import measure_ranges
+from wyoming_qwen3tts.builder.codec_convolution import (
+    Convolution,
+    FilteredConvolution,
+    ObservedConvolution,
+    QuantizedConvolution,
+)
 from wyoming_qwen3tts.builder.codec_layers import (
     Rotary,
     StreamStates,
@@ -57,29 +65,61 @@ _CONVNEXT_EXPANSION = 4
 _LAYER_NORM_EPSILON = 1e-6
 
 
-def build_codec_decoder(codec: TensorFile, config: CodecDecoderConfig, directory: Path) -> None:
+CodecPrecision = Literal["fp32", "int8"]
+
+
+def build_codec_decoder(
+    codec: TensorFile,
+    config: CodecDecoderConfig,
+    directory: Path,
+    *,
+    precision: CodecPrecision = "fp32",
+) -> None:
     """Write ``codec_decoder.onnx`` and its data.
 
     Args:
         codec: Tensors of ``speech_tokenizer/model.safetensors``.
         config: Widths and counts.
         directory: Where to write.
+        precision: With "int8" the seven-tap convolutions of the residual units multiply 8-bit
+            integers; everything else stays float32. The float32 graph is built and run first, to
+            measure ranges.
 
     Raises:
         CheckpointError: A tensor is missing or has another shape.
     """
+    convolution: Convolution = FilteredConvolution()
+    if precision == "int8":
+        with TemporaryDirectory(dir=directory, prefix="calibration") as scratch:
+            path = _write(codec, config, Path(scratch), ObservedConvolution(convolution))
+            ranges = measure_ranges(path, config.num_quantizers, config.codebook_size)
+        convolution = QuantizedConvolution(ranges)
+    _write(codec, config, directory, convolution)
+
+
+def _write(
+    codec: TensorFile, config: CodecDecoderConfig, directory: Path, convolution: Convolution
+) -> Path:
     with GraphBuilder(COMPONENT, directory) as graph:
-        _Decoder(graph, codec, config).build()
+        _Decoder(graph, codec, config, convolution).build()
         graph.save()
+    return graph.path
 
 
 class _Decoder:
     """One decoder graph in the making."""
 
-    def __init__(self, graph: GraphBuilder, codec: TensorFile, config: CodecDecoderConfig) -> None:
+    def __init__(
+        self,
+        graph: GraphBuilder,
+        codec: TensorFile,
+        config: CodecDecoderConfig,
+        convolution: Convolution,
+    ) -> None:
         self.graph = graph
         self.codec = codec
         self.config = config
+        self.convolution = convolution
         self.states = StreamStates(graph)
 
     def build(self) -> None:
@@ -93,7 +133,7 @@ class _Decoder:
         x = self._convnext(x, 0)
         for stage in range(1, len(config.upsampling_ratios)):
             x = self._convnext(self._upsampling(x, stage), stage)
-        DecoderBlocks(graph, self.codec, config, self.states).build(x)
+        DecoderBlocks(graph, self.codec, config, self.states, self.convolution).build(x)
 
     def _read(self, name: str, *shape: int) -> Float32Array:
         return self.codec.read(f"decoder.{name}", shape)
