@@ -18,7 +18,7 @@ from wyoming_qwen3tts.model.codec import OnnxCodecDecoder
 from wyoming_qwen3tts.model.session import open_session
 
 SAMPLES_PER_FRAME = 1920
-# More frames than attention sees (9) and than one run takes (12), so that both limits are crossed.
+# More frames than attention sees (9) and than one run takes (8), so that both limits are crossed.
 NUM_FRAMES = 31
 TOLERANCE = 1e-4
 

@@ -83,12 +83,10 @@ class FilteredConvolution:
         missing = graph.op("Mod", [graph.op("Neg", [size]), block])
         shape = (site.carried_rows, site.kernel.shape[1])
         x = states.carry_rows(site.state, x, shape, missing)
-        y = self._filtered(graph, x, site)
-        zero = graph.constant([0], np.int64)
-        return graph.op("Slice", [y, zero, size, zero])
+        return self._filtered(graph, x, size, site)
 
-    def _filtered(self, graph: GraphBuilder, x: Value, site: ConvolutionSite) -> Value:
-        """Convolve x (6 J d + 6 d, D) into (6 J d, D_out).
+    def _filtered(self, graph: GraphBuilder, x: Value, size: Value, site: ConvolutionSite) -> Value:
+        """Convolve x (6 J d + 6 d, D) and return the first T = ``size`` rows of (6 J d, D_out).
 
         Rows that are d apart belong together: d rows are taken as one, and every sixth of these is
         the same input of another group of six outputs.
@@ -105,10 +103,14 @@ class FilteredConvolution:
         inputs = graph.op("Reshape", [inputs, constant_shape(graph, NUM_POINTS, -1, width)])
         products = _products(graph, inputs, site.name, self._filter.transform(site.kernel))
         outputs = self._combine(graph, self._filter.outputs, products)
-        shape = constant_shape(graph, NUM_OUTPUTS, -1, site.dilation * width_out)
-        outputs = graph.op("Reshape", [outputs, shape])  # (6, J, d D_out)
-        outputs = graph.op("Transpose", [outputs], perm=[1, 0, 2])
-        return graph.op("Reshape", [outputs, constant_shape(graph, -1, width_out)])
+        rows = graph.op("Reshape", [outputs, constant_shape(graph, -1, width_out)])  # by 6, J, d
+        order = graph.op("Range", [first, length(graph, rows, 0), graph.constant(1, np.int64)])
+        shape = constant_shape(graph, NUM_OUTPUTS, -1, site.dilation)
+        order = graph.op("Transpose", [graph.op("Reshape", [order, shape])], perm=[1, 0, 2])
+        order = graph.op("Reshape", [order, constant_shape(graph, -1)])
+        zero = graph.constant([0], np.int64)
+        order = graph.op("Slice", [order, zero, size, zero])  # by J, 6, d: the order of time
+        return graph.op("Gather", [rows, order], axis=0)
 
     def _combine(self, graph: GraphBuilder, matrix: AnyArray, x: Value) -> Value:
         """Multiply x (12, ...), flattened to (12, N), by a matrix (M, 12) from the left."""

@@ -1,8 +1,8 @@
 """Blocks that the codec's graphs share: carried state, convolution, attention, snake.
 
-Two layouts occur. *Time-major* (T, D) suits low rates and wide layers: a convolution is one matrix
-product whose weights are read once. *Channel-major* (1, D, T) suits high rates: there onnxruntime's
-own convolution needs no copy of its input per tap.
+Two layouts occur. *Time-major* (T, D) makes up-sampling and convolution matrix products, whose
+weights are packed once, when a session opens; the decoder uses it throughout. *Channel-major*
+(1, D, T) is what onnxruntime's convolution wants; the encoder's strided convolutions use it.
 """
 
 import math

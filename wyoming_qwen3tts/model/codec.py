@@ -16,7 +16,7 @@ CHUNK_RAMP_FRAMES = (1, 2, 4)
 
 _NEXT_PREFIX = "next_"
 # Longer calls are cut: the result is the same, memory is bounded, and longer runs are no faster.
-_MAX_FRAMES_PER_RUN = 12
+_MAX_FRAMES_PER_RUN = 8
 
 
 class DecoderState:
