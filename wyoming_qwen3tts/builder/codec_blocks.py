@@ -64,13 +64,11 @@ class DecoderBlocks:
         rows = math.prod(config.upsampling_ratios)
         x = self._first_conv(x)
         for block, rate in enumerate(config.upsample_rates):
-            name = f"decoder.{block + 1}.block"
-            with graph.scope(name):
-                x = self._upsampling(x, name, block, rows)
+            with graph.scope(_block_name(block)):
+                x = self._upsampling(x, block, rows)
                 rows *= rate
-                for unit, dilation in enumerate(_RESIDUAL_DILATIONS):
-                    state = f"block_{block}_unit_{unit}"
-                    x = self._residual_unit(x, f"{name}.{unit + 2}", state, rows, dilation)
+                for unit in range(len(_RESIDUAL_DILATIONS)):
+                    x = self._residual_unit(x, block, unit, rows)
         self._samples(self._last_conv(x, rows))
 
     def _read(self, name: str, *shape: int) -> Float32Array:
@@ -89,9 +87,10 @@ class DecoderBlocks:
         x = windows(self._graph, x, NUM_TAPS)
         return linear(self._graph, x, "decoder.0.conv", conv_as_linear(kernel), bias)
 
-    def _upsampling(self, x: Value, name: str, block: int, rows: int) -> Value:
+    def _upsampling(self, x: Value, block: int, rows: int) -> Value:
         """Snake, then a transposed convolution over the current and the previous row."""
         graph, rate = self._graph, self._config.upsample_rates[block]
+        name = _block_name(block)
         width_in, width = self._width(block), self._width(block + 1)
         x = self._snake(x, f"{name}.0", width_in, rows)
         x = self._states.carry_rows(f"block_{block}_upsampling", x, (1, width_in))
@@ -101,20 +100,25 @@ class DecoderBlocks:
         x = linear(graph, windows(graph, x, 2), f"{name}.1.conv", weight, np.tile(bias, rate))
         return graph.op("Reshape", [x, constant_shape(graph, -1, width)])
 
-    def _residual_unit(self, x: Value, name: str, state: str, rows: int, dilation: int) -> Value:
+    def _residual_unit(self, x: Value, block: int, unit: int, rows: int) -> Value:
         """Add snake, convolution, snake, 1 x 1 convolution to x (T, D).
 
         Between the convolutions the signal is measured in half-turns of the second snake, so that
         its phase needs no multiplication and the first convolution's bias no addition of its own.
         """
-        graph = self._graph
-        width = self._width(int(name.split(".")[1]))
+        graph, width = self._graph, self._width(block + 1)
+        name = f"{_block_name(block)}.{unit + 2}"
         y = self._snake(x, f"{name}.act1", width, rows)
         second = self._snake_parameters(f"{name}.act2", width)
         kernel: AnyArray = self._read(f"{name}.conv1.conv.weight", width, width, NUM_TAPS)
         kernel = kernel * second.half_turns[:, None, None]
         bias: AnyArray = self._read(f"{name}.conv1.conv.bias", width) * second.half_turns
-        site = ConvolutionSite(f"{name}.conv1", state, kernel, dilation)
+        site = ConvolutionSite(
+            name=f"{name}.conv1",
+            state=f"block_{block}_unit_{unit}",
+            kernel=kernel,
+            dilation=_RESIDUAL_DILATIONS[unit],
+        )
         y = self._convolution.apply(graph, self._states, y, site)
         fold = self._fold(width, rows)
         y = graph.op("Reshape", [y, constant_shape(graph, -1, fold * width)])
@@ -168,3 +172,7 @@ class DecoderBlocks:
         clipped = graph.op("Clip", [x, *limits])
         samples = graph.direct_output("samples", np.float32, [None])
         graph.ops("Reshape", [clipped, constant_shape(graph, -1)], [samples])
+
+
+def _block_name(block: int) -> str:
+    return f"decoder.{block + 1}.block"
