@@ -38,6 +38,7 @@ from wyoming_qwen3tts.server.provision_state import (
     ProvisionState,
     spell_duration,
 )
+from wyoming_qwen3tts.server.speed_record import SpeedRecord, choose
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -236,15 +237,26 @@ def served_models(
         restore_replaced(data_dir)
     if references:
         return [resolve(reference, wishes, data_dirs) for reference in references]
-    found: list[InstalledBundle | Order] = [
-        bundle for bundle in installed_bundles(data_dirs) if not bundle.is_embedded
-    ]
+    found: list[InstalledBundle | Order] = [*_one_of_each(wishes, data_dirs)]
     for outdated in outdated_bundles(data_dirs):
         try:
             found.append(rebuild_order(outdated, data_dirs[0]))
         except BundleError as error:
             _LOGGER.warning("Left out: %s", error)
     return found or [embedded_bundle(data_dirs[0])]
+
+
+def _one_of_each(wishes: Wishes, data_dirs: Sequence[Path]) -> list[InstalledBundle]:
+    """Return one bundle of each installed model: the wished one, else the fitting one."""
+    by_model: dict[str, list[InstalledBundle]] = {}
+    for bundle in installed_bundles(data_dirs):
+        if not bundle.is_embedded:
+            by_model.setdefault(str(bundle.directory.parent), []).append(bundle)
+    record = SpeedRecord(data_dirs[0])
+    return [
+        choose([bundle for bundle in bundles if wishes.fit(bundle.manifest)] or bundles, record)
+        for bundles in by_model.values()
+    ]
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:

@@ -25,6 +25,10 @@ EMBEDDED_NOTICE = (
     "Build or fetch a real model and name it with --model to hear speech."
 )
 _EMBEDDED_SEED = 0
+# Where precision is left open: int8 while it is fast enough, int4 where it is not.
+_PREFERENCE = ("int8", "int4", "fp32", "fp16")
+FASTER_RANK = _PREFERENCE.index("int4")
+"""Precisions of a larger rank are slower than the preferred one."""
 # What the builder calls what is half-made, and what it replaces.
 _BUILDING, _REPLACED = ".building-", ".replaced-"
 _REMOVED = ".removed-"
@@ -44,6 +48,12 @@ class InstalledBundle:
     def reference(self) -> str:
         """What ``--model`` takes to mean exactly this bundle."""
         return f"{self.manifest.name}/{self.directory.name}"
+
+    @property
+    def rank(self) -> int:
+        """Place of its precision in the order of preference; smaller is preferred."""
+        recipe = self.manifest.recipe
+        return _PREFERENCE.index(recipe) if recipe in _PREFERENCE else len(_PREFERENCE)
 
     @property
     def is_embedded(self) -> bool:
@@ -121,14 +131,14 @@ def read_bundle(directory: Path) -> InstalledBundle:
 
 
 def installed_bundles(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
-    """Return the bundles in the data directories, sorted by name; unreadable ones are logged."""
+    """Return the bundles in the data directories, sorted by name and preference; unreadable ones are logged."""
     found: list[InstalledBundle] = []
     for directory in _bundle_directories(data_dirs):
         try:
             found.append(read_bundle(directory))
         except BundleError as error:
             _LOGGER.warning("Left out: %s", error)
-    return sorted(found, key=lambda bundle: bundle.reference)
+    return sorted(found, key=lambda bundle: (bundle.manifest.name, bundle.rank, bundle.reference))
 
 
 def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBundle:

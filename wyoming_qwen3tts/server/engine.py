@@ -28,6 +28,7 @@ from wyoming_qwen3tts.server.model_pool import ModelPool
 from wyoming_qwen3tts.server.orders import Order, Wishes
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.server.provision import ProvisionOptions
+from wyoming_qwen3tts.server.speed_record import SpeedRecord
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 from wyoming_qwen3tts.server.worker import SynthesisWorker
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, default_options
@@ -54,6 +55,7 @@ class SpeechEngine:
         pool: ModelPool,
         worker: SynthesisWorker,
         arrivals: Arrivals,
+        speeds: SpeedRecord,
     ) -> None:
         """Serve the voices of a catalogue, also of models that are still on their way."""
         self._config = config
@@ -61,6 +63,7 @@ class SpeechEngine:
         self._catalogue = catalogue
         self._pool = pool
         self._worker = worker
+        self._speeds = speeds
         self._num_open = 0
         self._languages = frozenset(_known_languages(config.languages))
         self._rules = _rules(config.keep_as_written)
@@ -88,6 +91,7 @@ class SpeechEngine:
             _LOGGER.error("The model cannot speak: %s", error)  # noqa: TRY400
         else:
             _LOGGER.info("Warm after %.1f s", time.perf_counter() - started_s)
+            self._pool.record_speed(self._speeds)
 
     async def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
@@ -232,7 +236,8 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
     limit = None if config.memory_limit is None else config.memory_limit * 2**20
     pool = ModelPool(options, max_lanes=config.lanes, memory_limit_bytes=limit)
     catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
-    engine = SpeechEngine(config, catalogue, pool, worker, arrivals)
+    speeds = SpeedRecord(data_dirs[0])
+    engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds)
     async with arrivals.working():
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
         warm_up = asyncio.create_task(_keep_warm(engine, arrivals))

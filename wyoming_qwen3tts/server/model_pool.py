@@ -11,6 +11,7 @@ from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle, shared_de
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.server.bundles import InstalledBundle
 from wyoming_qwen3tts.server.pacing import Pace
+from wyoming_qwen3tts.server.speed_record import SpeedRecord
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 _LOGGER = logging.getLogger(__name__)
@@ -101,6 +102,12 @@ class ModelPool:
     def pace(self, bundle: InstalledBundle) -> Pace:
         """Return how fast a model that is in use speaks; whoever speaks with it notes it there."""
         return self._slots[str(bundle.directory)].pace
+
+    def record_speed(self, record: SpeedRecord) -> None:
+        """Remember how fast the models that have spoken are on this machine."""
+        for slot in self._slots.values():
+            if slot.pace.rtf is not None:
+                record.note(slot.bundle, slot.pace.rtf)
 
     def status(self) -> list[ModelStatus]:
         """Return the state of every model that was used."""

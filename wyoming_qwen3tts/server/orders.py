@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wyoming_qwen3tts.errors import BundleError, CheckpointError, ConfigError
 from wyoming_qwen3tts.model.facts import ModelFacts, facts_from_checkpoint
-from wyoming_qwen3tts.model.manifest import DEVICES, MANIFEST_NAME, BundleSource, Device
+from wyoming_qwen3tts.model.manifest import DEVICES, MANIFEST_NAME, BundleSource, Device, Manifest
 from wyoming_qwen3tts.server.bundles import (
     EMBEDDED_NAME,
     InstalledBundle,
@@ -29,6 +29,7 @@ from wyoming_qwen3tts.server.model_catalogue import (
     find_published,
     suggest_models,
 )
+from wyoming_qwen3tts.server.speed_record import SpeedRecord, choose
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -83,6 +84,10 @@ class Wishes:
     device: Device = "cpu"
     precision: str = AUTO
     """Or "auto": what is installed, else int8 on the CPU and fp16 on a GPU."""
+
+    def fit(self, manifest: Manifest) -> bool:
+        """Whether an installed bundle is of the wished device and precision."""
+        return manifest.device == self.device and self.precision in (AUTO, manifest.recipe)
 
     def chosen(self, defaults: dict[Device, str]) -> str:
         """Return the precision to get where nothing is installed."""
@@ -320,13 +325,9 @@ def _installed(name: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Installe
     fitting = [
         bundle
         for bundle in installed_bundles(data_dirs)
-        if _is_called(bundle, name)
-        and bundle.manifest.device == wishes.device
-        and wishes.precision in (AUTO, bundle.manifest.recipe)
+        if _is_called(bundle, name) and wishes.fit(bundle.manifest)
     ]
-    default = _DEFAULT_PRECISION[wishes.device]
-    fitting.sort(key=lambda bundle: bundle.manifest.recipe != default)
-    return fitting[0] if fitting else None
+    return choose(fitting, SpeedRecord(data_dirs[0])) if fitting else None
 
 
 def _is_called(bundle: InstalledBundle, name: str) -> bool:
