@@ -131,7 +131,7 @@ def read_bundle(directory: Path) -> InstalledBundle:
 
 
 def installed_bundles(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
-    """Return the bundles in the data directories, sorted by name and preference; unreadable ones are logged."""
+    """Return the bundles that can be read, by name and preference; others are logged."""
     found: list[InstalledBundle] = []
     for directory in _bundle_directories(data_dirs):
         try:

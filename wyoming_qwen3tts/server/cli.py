@@ -12,6 +12,7 @@ from typing import Any, Final
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
 from wyoming_qwen3tts.server import config as server_config
+from wyoming_qwen3tts.server.paths import default_data_dirs
 
 PROGRAM: Final = "wyoming-qwen3tts"
 
@@ -41,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger(__name__).debug("Where it happened", exc_info=error)
         print(f"error: {error or error.code}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read the output has read enough; Python must not fail again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         return 130
 
@@ -62,6 +67,9 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--debug", action="store_true", help="log debug messages and tracebacks")
     module.add_arguments(parser)
+    if name == "build":
+        # The builder must not import the server, but a bundle shall lie where the server looks.
+        parser.set_defaults(data_dir=default_data_dirs()[0])
     parsed = parser.parse_args(arguments)
     set_up_logging(is_debug=bool(parsed.debug), log_format=logging.BASIC_FORMAT)
     code: int = module.run(parsed)
