@@ -137,8 +137,7 @@ class CheckpointStore:
         # The notes go first: files without notes are not trusted.
         self._record_file(repo, revision).unlink(missing_ok=True)
         shutil.rmtree(self.snapshot_directory(repo, revision), ignore_errors=True)
-        if not any(path.is_dir() for path in self._repo(repo).glob(f"{_SNAPSHOTS}/*")):
-            shutil.rmtree(self._repo(repo), ignore_errors=True)
+        _remove_if_empty(self._repo(repo))
 
     def sweep(self, *, with_partial: bool) -> int:
         """Remove files that no checkpoint uses; returns the bytes that this made free.
@@ -157,6 +156,8 @@ class CheckpointStore:
         freed = sum(path.stat().st_size for path in unused)
         for path in unused:
             path.unlink(missing_ok=True)
+        for folder in self.root.glob(f"{_REPO_PREFIX}*"):
+            _remove_if_empty(folder)
         return freed
 
     def _snapshot(self, directory: Path) -> Snapshot:
@@ -213,6 +214,12 @@ def link_or_copy(source: Path, target: Path, *, may_point: bool = True) -> None:
             partial = target.with_name(f".{target.name}.partial")
             shutil.copyfile(real, partial)
             partial.replace(target)
+
+
+def _remove_if_empty(repo_folder: Path) -> None:
+    """Remove the folder of a repository of which no checkpoint is there any more."""
+    if not any(path.is_dir() for path in repo_folder.glob(f"{_SNAPSHOTS}/*")):
+        shutil.rmtree(repo_folder, ignore_errors=True)
 
 
 def _files(directory: Path) -> Iterator[Path]:
