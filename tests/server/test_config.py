@@ -115,7 +115,7 @@ def test_flag_beats_environment_beats_file(tmp_path):
         ("debug: 'yes'", "debug must be true or false, not 'yes'"),
         ("uri: null", "uri must be a text, not None"),
         ("model: [1]", "model must be a list of texts, not [1]"),
-        ("device: cudda", "device must be one of cpu, cuda, not 'cudda'; did you mean cuda?"),
+        ("device: cudda", "device must be one of cpu, cuda, openvino, not 'cudda'; did you mean cuda?"),
         ("- voice", "the file must hold keys and values"),
         ("voice: [", "is no YAML"),
     ],

@@ -4,14 +4,60 @@ Sessions of one process share one thread pool (:func:`use_global_threads`): sess
 their own spin against each other and lose more than half of the speed.
 """
 
+import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnxruntime as ort
 
 from wyoming_qwen3tts.errors import BundleError, ContractError
+from wyoming_qwen3tts.model.manifest import Device
+
+_LOGGER = logging.getLogger(__name__)
 
 CPU_PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where graphs run."""
+
+    bundle_device: Device
+    """Which bundles suit it."""
+    providers: tuple[str, ...]
+    """onnxruntime execution providers, in order of preference."""
+
+
+CPU_EXECUTION = Execution("cpu", (CPU_PROVIDER,))
+_EXECUTIONS = {
+    "cpu": CPU_EXECUTION,
+    "cuda": Execution("cuda", ("CUDAExecutionProvider", CPU_PROVIDER)),
+    "openvino": Execution("cpu", ("OpenVINOExecutionProvider", CPU_PROVIDER)),
+}
+_PACKAGES = {"cuda": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
+
+
+def select_execution(device: str, available: Collection[str] | None = None) -> Execution:
+    """Return how to run on a device; the CPU, with one warning, where it cannot be used.
+
+    Args:
+        device: "cpu", "cuda" or "openvino".
+        available: Execution providers of this installation; None asks onnxruntime.
+    """
+    execution = _EXECUTIONS[device]
+    wanted = execution.providers[0]
+    present = ort.get_available_providers() if available is None else available
+    if wanted in present:
+        return execution
+    _LOGGER.warning(
+        "The device %s cannot be used: this onnxruntime has no %s (install %s in place of "
+        "onnxruntime). The CPU is used instead.",
+        device,
+        wanted,
+        _PACKAGES.get(device, "onnxruntime"),
+    )
+    return CPU_EXECUTION
 
 
 class ThreadPool:

@@ -93,7 +93,11 @@ class ServerConfig:
     voice: str | None = setting(
         None, "Voice for requests that name none; null takes the first voice."
     )
-    device: Literal["cpu", "cuda"] = setting("cpu", "Where the models run: cpu or cuda.")
+    device: Literal["cpu", "cuda", "openvino"] = setting(
+        "cpu",
+        "Where the models run: cpu, cuda or openvino. The latter two need another build of "
+        "onnxruntime, were never measured, and fall back to the CPU with a warning.",
+    )
     precision: Literal["auto", "fp32", "fp16", "int8", "int4"] = setting(
         "auto",
         "Precision of the models' bundles: fp32, fp16, int8 or int4; auto takes what is there, and "

@@ -17,6 +17,7 @@ from wyoming_qwen3tts.errors import (
     RequestError,
 )
 from wyoming_qwen3tts.model.bundle import SessionOptions
+from wyoming_qwen3tts.model.session import select_execution
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
 from wyoming_qwen3tts.server.answer import Answer, AnswerPlan
@@ -215,7 +216,8 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
         BundleError: A model cannot be used.
     """
     data_dirs = [Path(directory) for directory in config.data_dir] or default_data_dirs()
-    wishes = Wishes(config.device, config.precision)
+    execution = select_execution(config.device)
+    wishes = Wishes(execution.bundle_device, config.precision)
     models = await asyncio.to_thread(served_models, config.model, wishes, data_dirs)
     for model in models:
         if isinstance(model, Order):
@@ -230,7 +232,8 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
         ProvisionOptions(config.local_files_only, config.keep_checkpoint),
         wait_s=config.wait_for_model,
     )
-    options = SessionOptions(num_threads=config.threads or default_num_threads())
+    num_threads = config.threads or default_num_threads()
+    options = SessionOptions(num_threads=num_threads, providers=execution.providers)
     worker = SynthesisWorker()
     worker.start()
     limit = None if config.memory_limit is None else config.memory_limit * 2**20
