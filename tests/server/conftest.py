@@ -5,7 +5,8 @@ from tests.server.hub_fixtures import (
     hub_client,
     options,
     served_checkpoint,
+    server_hub,
     tiny_catalogue,
 )
 
-__all__ = ["hub", "hub_client", "options", "served_checkpoint", "tiny_catalogue"]
+__all__ = ["hub", "hub_client", "options", "served_checkpoint", "server_hub", "tiny_catalogue"]

@@ -58,6 +58,15 @@ def hub(served_checkpoint, hub_client) -> Iterator[StandInHub]:
 
 
 @pytest.fixture
+def server_hub(hub, monkeypatch):
+    """Let a server of this process ask the stand-in hub."""
+    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    return hub
+
+
+@pytest.fixture
 def options(hub) -> HubOptions:
     return HubOptions(endpoint=hub.endpoint, **PATIENCE)
 

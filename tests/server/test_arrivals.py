@@ -13,7 +13,6 @@ import time
 from contextlib import aclosing
 
 import pytest
-from huggingface_hub import constants
 from wyoming.event import Event, read_event, write_event
 
 from tests.conftest import NUM_THREADS
@@ -33,15 +32,6 @@ from wyoming_qwen3tts.server.provision_state import ProvisionState, spell_durati
 CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
 WEIGHTS = "/model.safetensors"
 PRESETS = {"aiden", "dylan", "eric", "ono_anna", "ryan", "serena", "sohee", "uncle_fu", "vivian"}
-
-
-@pytest.fixture
-def server_hub(hub, monkeypatch):
-    """Let a server of this process ask the stand-in hub."""
-    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    return hub
 
 
 def config_for(tmp_path, *models, **settings) -> ServerConfig:
