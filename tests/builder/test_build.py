@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.tiny_checkpoint import write_tiny_checkpoint
@@ -199,3 +200,12 @@ def test_cuda_graphs_need_a_half_precision_recipe(tiny, tmp_path):
 def test_equal_checkpoints_give_equal_bundles(bundle, tiny, tmp_path):
     again = build_bundle(tiny(), tmp_path / "again")
     assert read_manifest(again) == read_manifest(bundle)
+
+
+def test_the_codec_can_be_built_with_8_bit_convolutions(tmp_path):
+    recipe = replace(uniform_recipe("int8"), codec_decoder="int8")
+    checkpoint = write_tiny_checkpoint(tmp_path / "checkpoint")
+    directory = build_bundle(checkpoint, tmp_path / "bundle", BuildOptions(recipe=recipe))
+    assert read_manifest(directory).precision["codec_decoder"] == {"all": "int8"}
+    graph = onnx.load(directory / "codec_decoder.onnx", load_external_data=False).graph
+    assert any(tensor.data_type == onnx.TensorProto.INT8 for tensor in graph.initializer)

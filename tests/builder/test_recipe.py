@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,9 @@ def test_mistakes_are_named(tmp_path, old, new, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BuildError, match=r"absent\.yaml cannot be read"):
         load_recipe(tmp_path / "absent.yaml")
+
+
+def test_the_codec_is_float32_unless_the_recipe_says_otherwise():
+    assert uniform_recipe("int4").codec_decoder == "fp32"
+    with pytest.raises(BuildError, match="codec_decoder is 'int4'"):
+        replace(uniform_recipe("int8"), codec_decoder="int4")

@@ -115,7 +115,12 @@ def build_component(
         for file in TOKENIZER_FILES:
             shutil.copyfile(checkpoint.directory / file, directory / file)
     elif name == "codec_decoder":
-        build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory)
+        build_codec_decoder(
+            checkpoint.codec,
+            checkpoint.codec_decoder,
+            directory,
+            precision="int8" if recipe.codec_decoder == "int8" else "fp32",
+        )
     elif name == "codec_encoder":
         groups = checkpoint.talker.num_code_groups
         build_codec_encoder(checkpoint.codec, checkpoint.codec_encoder, groups, directory)
@@ -283,7 +288,8 @@ class _Build:
         """Return component -> part -> precision of what is built now."""
         parts = self._options.recipe.precision_by_part()
         parts["embeddings"] = {"tables": self._options.recipe.embeddings}
-        for name in ("codec_decoder", *CLONING):
+        parts["codec_decoder"] = {"all": self._options.recipe.codec_decoder}
+        for name in CLONING:
             parts[name] = {"all": "fp32"}
         return {name: parts[name] for name in self._components}
 

@@ -4,6 +4,7 @@ import argparse
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -44,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
         "--device", choices=DEVICES, default="cpu", help="what will run it (default: cpu)"
     )
     parser.add_argument(
+        "--codec",
+        choices=("fp32", "int8"),
+        default=None,
+        help="precision of the codec decoder; int8 is faster, fp32 exact (default: fp32)",
+    )
+    parser.add_argument(
         "--components",
         type=_component_names,
         default=(),
@@ -82,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
         if args.recipe
         else uniform_recipe(args.precision or DEFAULT_PRECISION)
     )
+    if args.codec is not None:
+        recipe = replace(recipe, codec_decoder=args.codec)
     options = BuildOptions(
         recipe=recipe,
         device=args.device,

@@ -49,6 +49,8 @@ class Recipe:
     embeddings: Precision
     """fp32 or fp16: quantised embeddings hurt audibly and save no time."""
     block_size: int = DEFAULT_BLOCK_SIZE
+    codec_decoder: Precision = "fp32"
+    """fp32, or int8 for the convolutions that take most of its time."""
 
     def __post_init__(self) -> None:
         """Refuse what the graphs cannot be.
@@ -59,6 +61,11 @@ class Recipe:
         if self.embeddings not in ("fp32", "fp16"):
             raise BuildError(
                 f"Recipe {self.name}: embeddings are {self.embeddings!r}, expected fp32 or fp16."
+            )
+        if self.codec_decoder not in ("fp32", "int8"):
+            raise BuildError(
+                f"Recipe {self.name}: codec_decoder is {self.codec_decoder!r}, expected fp32 or "
+                "int8."
             )
         if self.block_size < _MIN_BLOCK_SIZE or self.block_size & (self.block_size - 1):
             raise BuildError(
@@ -96,7 +103,7 @@ def load_recipe(path: Path) -> Recipe:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BuildError(f"Recipe {path} cannot be read: {error}") from error
-    section = _checked(values, Recipe, str(path), given=("name", "block_size"))
+    section = _checked(values, Recipe, str(path), given=("name", "block_size", "codec_decoder"))
     block_size = section.get("block_size", DEFAULT_BLOCK_SIZE)
     if not isinstance(block_size, int):
         raise BuildError(f"Recipe {path}: block_size is {block_size!r}, expected a number.")
@@ -108,6 +115,7 @@ def load_recipe(path: Path) -> Recipe:
         code_predictor=CodePredictorPrecision(**_precisions(predictor, path)),
         block_size=block_size,
         **_precisions({"embeddings": section["embeddings"]}, path),
+        **_precisions({"codec_decoder": section.get("codec_decoder", "fp32")}, path),
     )
 
 
