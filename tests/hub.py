@@ -39,12 +39,52 @@ class Fault:
     reset: bool = False
     """Then reset the connection."""
     flip: bool = False
-    """Send a wrong byte in the middle of the body."""
+    """Send a wrong byte."""
     ignore_range: bool = False
     """Answer from the beginning, whatever was asked for."""
     method: str | None = None
     times: int = 1
     """How often; negative for always."""
+
+
+class Content:
+    """Bytes of a served file, which may be too large to hold."""
+
+    def __init__(self, source: bytes | Path) -> None:
+        self._source = source
+        self.size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        self._hashes: tuple[str, str] | None = None
+
+    def blocks(self, start: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes from ``start`` to ``end``."""
+        if isinstance(self._source, bytes):
+            for place in range(start, end, _BLOCK_BYTES):
+                yield self._source[place : min(place + _BLOCK_BYTES, end)]
+            return
+        with self._source.open("rb") as file:
+            file.seek(start)
+            while start < end:
+                block = file.read(min(_BLOCK_BYTES, end - start))
+                start += len(block)
+                yield block
+
+    @property
+    def sha256(self) -> str:
+        return self._hash()[0]
+
+    @property
+    def git_sha1(self) -> str:
+        return self._hash()[1]
+
+    def _hash(self) -> tuple[str, str]:
+        if self._hashes is None:
+            sha256 = hashlib.sha256()
+            git = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+            for block in self.blocks(0, self.size):
+                sha256.update(block)
+                git.update(block)
+            self._hashes = sha256.hexdigest(), git.hexdigest()
+        return self._hashes
 
 
 @dataclass
@@ -56,10 +96,12 @@ class Repository:
     token: str | None = None
     """Needed to read it."""
     is_gated: bool = False
+    _contents: dict[str, Content] = field(default_factory=dict)
 
-    def read(self, path: str) -> bytes:
-        content = self.files[path]
-        return content if isinstance(content, bytes) else content.read_bytes()
+    def content(self, path: str) -> Content:
+        if path not in self._contents:
+            self._contents[path] = Content(self.files[path])
+        return self._contents[path]
 
 
 @dataclass(frozen=True)
@@ -231,12 +273,12 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _redirect(self, repo: str, repository: Repository, file: str) -> None:
-        content = repository.read(file)
+        content = repository.content(file)
         headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
         if file.endswith(LARGE_SUFFIXES):
             headers |= {
-                "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
-                "X-Linked-Size": str(len(content)),
+                "X-Linked-Etag": f'"{content.sha256}"',
+                "X-Linked-Size": str(content.size),
                 "ETag": '"of-the-pointer"',
                 "Location": f"{self.server.owner.content.address}/{repo}/{repository.commit}/"
                 f"{quote(file)}?signature=abc",
@@ -249,42 +291,39 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, repo: str, file: str) -> None:
         owner = self.server.owner
         repository = owner.repositories[repo]
-        content = repository.read(file)
+        content = repository.content(file)
         fault = None
         if self.command == "GET":
             fault = owner.take_fault(file, "GET")
-        headers = {"Accept-Ranges": "bytes", "ETag": f'"{_git_sha1(content)}"'}
+        headers = {"Accept-Ranges": "bytes", "ETag": '"of-the-content"'}
         if self.server.name == "hub":
-            headers["X-Repo-Commit"] = repository.commit
+            headers |= {"X-Repo-Commit": repository.commit, "ETag": f'"{content.git_sha1}"'}
         start, status = 0, 200
         wanted = self.headers.get("Range")
         if wanted and not (fault and fault.ignore_range):
             start, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
-            if start >= len(content):
-                headers["Content-Range"] = f"bytes */{len(content)}"
+            if start >= content.size:
+                headers["Content-Range"] = f"bytes */{content.size}"
                 self._error(416, "", "Out of range", headers=headers)
                 return
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        body = content[start:]
-        headers["Content-Length"] = str(len(body))
+            headers["Content-Range"] = f"bytes {start}-{content.size - 1}/{content.size}"
+        headers["Content-Length"] = str(content.size - start)
         self._send_head(status, headers, length=False)
         if self.command == "GET":
-            self._send_body(body, fault)
+            self._send_body(content, start, fault)
 
-    def _send_body(self, body: bytes, fault: Fault | None) -> None:
-        if fault is not None and fault.flip:
-            middle = len(body) // 2
-            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-        end = len(body)
+    def _send_body(self, content: Content, start: int, fault: Fault | None) -> None:
+        owner, end = self.server.owner, content.size
         is_broken = fault is not None and (fault.stall_s or fault.cut or fault.reset)
         if is_broken:
-            end = min(end, fault.after_bytes)
-        for start in range(0, end, _BLOCK_BYTES):
-            block = body[start : min(start + _BLOCK_BYTES, end)]
+            end = min(end, start + fault.after_bytes)
+        for number, block in enumerate(content.blocks(start, end)):
+            if number == 0 and fault is not None and fault.flip:
+                block = block[:-1] + bytes([block[-1] ^ 1])
             self.wfile.write(block)
-            self.server.owner.bytes_sent += len(block)
-            if self.server.owner.block_pause_s:
-                time.sleep(self.server.owner.block_pause_s)
+            owner.bytes_sent += len(block)
+            if owner.block_pause_s:
+                time.sleep(owner.block_pause_s)
         if is_broken:
             time.sleep(fault.stall_s)
             if fault.reset:
@@ -308,7 +347,3 @@ class _Handler(BaseHTTPRequestHandler):
         if length:
             self.send_header("Content-Length", "0")
         self.end_headers()
-
-
-def _git_sha1(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -280,7 +280,7 @@ def test_no_network_is_named(scene):
 
 
 def test_network_that_was_lost_leaves_what_came(scene):
-    scene.hub.fail(BIG, reset=True, after_bytes=200_000)
+    scene.hub.fail(BIG, cut=True, after_bytes=200_000)
     scene.hub.fail(BIG, reset=True, times=-1)
     with pytest.raises(UnavailableError):
         scene.fetch()
