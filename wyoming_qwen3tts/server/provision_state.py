@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,9 @@ _LOG_STEP: Final = 0.1
 _LOG_PAUSE_S: Final = 60.0
 # A rate that was measured for a shorter time says nothing about the rest.
 _MIN_RATE_S: Final = 2.0
-_MIN_FRACTION: Final = 0.01
+_MIN_FRACTION: Final = 0.001
+_RATE_WINDOW_S: Final = 20.0
+_RATE_STEP_S: Final = 0.5
 _MINUTE_S, _HOUR_S = 60, 3600
 _WRITE_PAUSE_S: Final = 0.5
 
@@ -74,18 +77,20 @@ class StageClock:
     def __init__(self, model: str, stage: Stage, report: Report) -> None:
         """Begin a stage."""
         self._model, self._stage, self._report = model, stage, report
-        self._started_s = time.monotonic()
-        self._first: float | None = None
-        self._last = 0.0
+        self._recent: deque[tuple[float, float]] = deque()
+        """(moment in seconds, fraction) of the last seconds: rates differ within a stage."""
 
     def advance(self, fraction: float, message: str) -> None:
         """Report how far the stage is."""
-        if self._first is None or fraction < self._last:
-            # What an earlier attempt left took no time now; and bad bytes start the work anew.
-            self._first, self._started_s = fraction, time.monotonic()
-        self._last = fraction
-        elapsed_s = time.monotonic() - self._started_s
-        done = fraction - self._first
+        now_s, recent = time.monotonic(), self._recent
+        if recent and fraction < recent[-1][1]:
+            # Bad bytes start the work anew.
+            recent.clear()
+        if not recent or now_s - recent[-1][0] >= _RATE_STEP_S:
+            recent.append((now_s, fraction))
+        while now_s - recent[0][0] > _RATE_WINDOW_S and len(recent) > 1:
+            recent.popleft()
+        elapsed_s, done = now_s - recent[0][0], fraction - recent[0][1]
         eta_s = None
         if elapsed_s >= _MIN_RATE_S and done >= _MIN_FRACTION:
             eta_s = elapsed_s * (1.0 - fraction) / done
@@ -161,14 +166,17 @@ class BarReporter:
 
     def __call__(self, state: ProvisionState) -> None:
         """Move the bar."""
-        if state.state != self._stage or self._bar is None:
+        is_new = state.state != self._stage or self._bar is None
+        if is_new:
             self.close()
             self._stage = state.state
-            if state.is_over:
-                return
-            self._bar = tqdm(total=1.0, bar_format=_BAR, leave=False, file=sys.stderr)
-        self._bar.set_description_str(f"{state.state} {state.message}"[:40], refresh=False)
-        self._bar.update(state.fraction - self._bar.n)
+            if not state.is_over:
+                self._bar = tqdm(total=1.0, bar_format=_BAR, leave=False, file=sys.stderr)
+        if self._bar is not None:
+            self._bar.set_description_str(f"{state.state} {state.message}"[:40], refresh=False)
+            self._bar.update(state.fraction - self._bar.n)
+            if is_new:
+                self._bar.refresh()
 
     def close(self) -> None:
         """Remove the bar."""
