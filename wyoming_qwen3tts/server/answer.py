@@ -30,6 +30,9 @@ _JOINT = " "
 # Shorter speech says more of its prompt than of the machine.
 _MIN_PACE_FRAMES = 12
 _LOOKAHEAD = 4
+# A long text is cut into sentences in pieces of so many characters, between which other clients are
+# served: 100 kB of the worst text take seconds.
+_SLICE_CHARS = 1_000
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Answer:
         self._pace = pace
         self._language = plan.language
         self.report = RequestReport(plan.chosen.info.name, plan.language)
+        self._unread: set[str] = set()
         self._open: list[Utterance] = []
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
         # The reader waits for a place, so that a long text does not fill the worker.
@@ -77,9 +81,8 @@ class Answer:
     async def read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
         try:
-            async for sentence in _sentences(text, self._plan.language):
-                if unread := unsupported_scripts(sentence):
-                    _LOGGER.warning("No voice reads %s; it is left out", ", ".join(sorted(unread)))
+            async for sentence in self._sentences(text):
+                self._note_unread(sentence)
                 language = self._language_of(sentence)
                 spoken = normalize(sentence, language, self._plan.rules)
                 if speakable(spoken):
@@ -88,6 +91,12 @@ class Answer:
             if self._growing is not None:
                 self._worker.end_text(self._growing)
             self._queue.put_nowait(None)
+
+    def _note_unread(self, sentence: str) -> None:
+        """Log the scripts that no voice reads, each once an answer."""
+        if unread := unsupported_scripts(sentence) - self._unread:
+            self._unread |= unread
+            _LOGGER.warning("No voice reads %s; it is left out", ", ".join(sorted(unread)))
 
     async def _speak(self, sentence: str, language: str | None) -> None:
         """Speak a sentence as an utterance of its own, or as more text of the one under way."""
@@ -184,26 +193,29 @@ class Answer:
             self.report.language = self._language
         return self._language
 
-
-async def _sentences(text: AsyncIterator[str], language: str | None) -> AsyncIterator[str]:
-    """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
-    stream = SentenceStream(language)
-    pieces = aiter(text)
-    arriving = asyncio.ensure_future(anext(pieces, None))
-    try:
-        while True:
-            await asyncio.wait([arriving], timeout=_FLUSH_AFTER_S)
-            if not arriving.done():
-                for sentence in stream.flush():
-                    yield sentence
-                await asyncio.wait([arriving])
-            piece = arriving.result()
-            if piece is None:
-                break
-            for sentence in stream.push(piece):
+    async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
+        stream = SentenceStream(
+            self._plan.language, whole_blocks=Rule.CODE_BLOCKS in self._plan.rules
+        )
+        pieces = aiter(text)
+        arriving = asyncio.ensure_future(anext(pieces, None))
+        try:
+            while True:
+                await asyncio.wait([arriving], timeout=_FLUSH_AFTER_S)
+                if not arriving.done():
+                    for sentence in stream.flush():
+                        yield sentence
+                    await asyncio.wait([arriving])
+                piece = arriving.result()
+                if piece is None:
+                    break
+                for start in range(0, len(piece), _SLICE_CHARS):
+                    for sentence in stream.push(piece[start : start + _SLICE_CHARS]):
+                        yield sentence
+                    await asyncio.sleep(0)
+                arriving = asyncio.ensure_future(anext(pieces, None))
+            for sentence in stream.finish():
                 yield sentence
-            arriving = asyncio.ensure_future(anext(pieces, None))
-        for sentence in stream.finish():
-            yield sentence
-    finally:
-        arriving.cancel()
+        finally:
+            arriving.cancel()

@@ -46,6 +46,7 @@ _LIST_OR_HEAD = re.compile(r"[-*+•#>|]|[0-9]+[.)]\s|\w\)\s")
 _HEAD_LINE = re.compile(r"[ \t]*[#|]")
 _ALNUM = re.compile(r"[^\W_]")
 _MAX_WORD = 24
+_MOST_MARKS = 2
 # Places to cut a sentence that is too long, best first; a comma of "1,000" is none.
 _CUTS = (
     re.compile(r"[.!?…][\"'”’»)\]]*(?=\s)|[;；]|[:：](?=\s)|\s[–—-](?=\s)"),
@@ -79,6 +80,9 @@ def find_end(
         # Found within the limit, but read to its end.
         match = _CANDIDATE.match(text, found.start()) or found
         end, verdict = _judge(text, start, match, tables, final=final)
+        if end - start > _MOST_MARKS * limits.max_chars:
+            # A row of marks without end; whoever cleans sentences must not get it in one piece.
+            return start + _MOST_MARKS * limits.max_chars
         if verdict is Verdict.WAIT:
             return None
         if verdict is Verdict.NO or not _ALNUM.search(text, start, end):

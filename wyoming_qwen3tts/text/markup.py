@@ -7,10 +7,12 @@ from typing import Final
 from wyoming_qwen3tts.text.language_data import LanguageData, language_data, stage_directions
 from wyoming_qwen3tts.text.punctuation import close_line
 
+# Possessive where a long row of one sign would be tried in all its lengths, which takes minutes.
 _FENCED = re.compile(
-    r"^[ \t]*(`{3,}|~{3,})[^`\n]*\n(?:.*?^[ \t]*\1[`~]*[ \t]*$|.*\Z)", re.DOTALL | re.MULTILINE
+    r"^[ \t]*+(`{3,}+|~{3,}+)[^`\n]*+\n(?:.*?^[ \t]*+\1[`~]*+[ \t]*+$|.*\Z)",
+    re.DOTALL | re.MULTILINE,
 )
-_OPEN_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^`\n]*\Z", re.MULTILINE)
+_OPEN_FENCE = re.compile(r"^[ \t]*+(?:`{3,}+|~{3,}+)[^`\n]*+\Z", re.MULTILINE)
 _HIDDEN = re.compile(
     r"<(think|thinking|reasoning|script|style)\b[^<>]*>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE
 )

@@ -18,6 +18,8 @@ class SentenceStream:
         max_chars: Longer sentences are cut at clauses, then at words, then anywhere. In Latin
             letters: a Chinese character counts as three, kana and hangul as two.
         min_chars: Shorter sentences are joined to the next one.
+        whole_blocks: Whether blocks come out in one piece; for a speaker who reads them out they
+            are cut like other text.
     """
 
     def __init__(
@@ -26,11 +28,13 @@ class SentenceStream:
         *,
         max_chars: int = DEFAULT_MAX_CHARS,
         min_chars: int = 0,
+        whole_blocks: bool = True,
     ) -> None:
         if max_chars < 1:
             raise ValueError(f"max_chars must be positive, not {max_chars}.")
         self.language = language
         self._limits = Limits(min_chars=min(min_chars, max_chars), max_chars=max_chars)
+        self._whole_blocks = whole_blocks
         self._buffer = ""
         self._line_start = True
 
@@ -80,7 +84,8 @@ class SentenceStream:
                 self._line_start = line_start
                 position = start
                 break
-            end = find_end(text, start, tables, self._limits, line_start=line_start, final=final)
+            may_be_block = line_start and self._whole_blocks
+            end = find_end(text, start, tables, self._limits, line_start=may_be_block, final=final)
             if end is None:
                 break
             sentences.append(text[start:end].strip())
