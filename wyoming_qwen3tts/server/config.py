@@ -126,6 +126,12 @@ class ServerConfig:
         "first. null keeps every model open.",
         minimum=1,
     )
+    unload_after: float | None = setting(
+        None,
+        "Seconds after which a model that nobody uses is closed; the next request opens it again, "
+        "which takes as long as the first time. null keeps models open.",
+        minimum=0.1,
+    )
     max_waiting: int = setting(
         64,
         "Requests of all clients that are spoken or wait to be spoken; more are told that the "
@@ -189,6 +195,18 @@ class ServerConfig:
         "Announce the server on the local network, so that Home Assistant finds it: false, true, "
         "or the name to announce.",
         when_true=AUTOMATIC_NAME,
+    )
+    allow: tuple[str, ...] = setting(
+        (),
+        "Networks whose clients are served, such as 192.168.1.0/24 or fd00::/8, besides this "
+        "machine itself; without any, everybody who reaches the server.",
+    )
+    http: str | None = setting(
+        None,
+        "Address of a page with figures for Prometheus (/metrics) and of a health check (/health), "
+        "as HOST:PORT, or PORT for this machine alone: false, true for 127.0.0.1:10280, or an "
+        "address. For the networks of allow only.",
+        when_true="127.0.0.1:10280",
     )
     debug: bool = setting(False, "Log debug messages, and tracebacks of unexpected failures.")
     log_format: str = setting(logging.BASIC_FORMAT, "Format of log lines, as in Python's logging.")
