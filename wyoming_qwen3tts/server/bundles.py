@@ -65,6 +65,15 @@ class InstalledBundle:
         """Size on disk."""
         return sum(file.bytes for file in self.manifest.files)
 
+    @property
+    def open_bytes(self) -> int:
+        """Weights of the graphs that stay open while it speaks."""
+        return sum(
+            file.bytes
+            for file in self.manifest.files
+            if ".onnx" in file.path and "encoder" not in file.path
+        )
+
     def damage(self) -> str | None:
         """Return which file is missing or of another size; None where all are as they should."""
         for file in self.manifest.files:
@@ -132,13 +141,23 @@ def read_bundle(directory: Path) -> InstalledBundle:
 
 def installed_bundles(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
     """Return the bundles that can be read, by name and preference; others are logged."""
+    found, problems = scan_bundles(data_dirs)
+    for problem in problems:
+        _LOGGER.warning("Left out: %s", problem)
+    return found
+
+
+def scan_bundles(data_dirs: Sequence[Path]) -> tuple[list[InstalledBundle], list[str]]:
+    """Return the bundles that can be read, by name and preference, and why others cannot."""
     found: list[InstalledBundle] = []
+    problems: list[str] = []
     for directory in _bundle_directories(data_dirs):
         try:
             found.append(read_bundle(directory))
         except BundleError as error:
-            _LOGGER.warning("Left out: %s", error)
-    return sorted(found, key=lambda bundle: (bundle.manifest.name, bundle.rank, bundle.reference))
+            problems.append(str(error))
+    found.sort(key=lambda bundle: (bundle.manifest.name, bundle.rank, bundle.reference))
+    return found, problems
 
 
 def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBundle:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -131,6 +132,7 @@ class SpeechEngine:
                 with suppress(asyncio.CancelledError, Qwen3TTSError):
                     await reader
                 answer.report.log()
+                self._pool.usage(chosen.bundle).add(answer.report)
 
     async def _find(self, request: SpeechRequest) -> CatalogueVoice:
         """Return the voice that a request means, when its model is there."""
@@ -241,7 +243,7 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
     catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
     speeds = SpeedRecord(data_dirs[0])
     engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds)
-    async with arrivals.working():
+    async with arrivals.working(), _reporting(pool):
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
         warm_up = asyncio.create_task(_keep_warm(engine, arrivals))
         try:
@@ -249,6 +251,21 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
         finally:
             warm_up.cancel()
             await worker.stop()
+
+
+@asynccontextmanager
+async def _reporting(pool: ModelPool) -> AsyncIterator[None]:
+    """Log what the models did at every SIGUSR1, where there is such a signal, and at the end."""
+    loop = asyncio.get_running_loop()
+    # Absent on Windows; only the main thread may handle signals.
+    with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGUSR1, pool.log_status)
+    try:
+        yield
+    finally:
+        with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGUSR1)
+        pool.log_status()
 
 
 async def _keep_warm(engine: SpeechEngine, arrivals: Arrivals) -> None:

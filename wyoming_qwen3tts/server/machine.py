@@ -1,11 +1,13 @@
-"""What this machine has free."""
+"""What this machine has free, and what this process holds of it."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Final
 
 _KILOBYTE: Final = 1024
 _MEMINFO: Final = Path("/proc/meminfo")
+_STATM: Final = Path("/proc/self/statm")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
@@ -13,6 +15,14 @@ def free_disk_bytes(directory: Path) -> int:
     """Return the free space where a directory is, or will be."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     return shutil.disk_usage(existing).free
+
+
+def resident_memory_bytes() -> int | None:
+    """Return the memory that this process holds now; None where the system does not tell."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def available_memory_bytes() -> int | None:
