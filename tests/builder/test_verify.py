@@ -1,6 +1,7 @@
 """Sound bundles pass, damaged ones fail, and the report says where."""
 
 import json
+import logging
 import shutil
 from dataclasses import replace
 
@@ -24,6 +25,16 @@ from wyoming_qwen3tts.server.cli import main
 
 CUSTOM, BASE, WIDE = "0.6B-custom_voice", "0.6B-base", "1.7B-voice_design"
 OPTIONS = VerifyOptions(num_threads=NUM_THREADS, num_frames=8)
+
+
+@pytest.fixture(autouse=True)
+def root_logger():
+    """Undo what the command line does to the log, which outlives a test's standard error."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

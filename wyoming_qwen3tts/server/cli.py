@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "build": ("wyoming_qwen3tts.builder.cli", "build a model bundle from an official checkpoint"),
     "models": ("wyoming_qwen3tts.server.models_command", "list, fetch, build, check models"),
     "say": ("wyoming_qwen3tts.server.say", "speak a text into a file or a pipe"),
+    "status": ("wyoming_qwen3tts.server.status", "show models, memory, speed, and what is wrong"),
     "verify": ("wyoming_qwen3tts.builder.verify.cli", "check a bundle, and compare its results"),
     "voice": ("wyoming_qwen3tts.server.voice_command", "add, list, check, remove, design voices"),
     "voices": ("wyoming_qwen3tts.server.voices", "list the voices"),

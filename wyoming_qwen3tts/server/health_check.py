@@ -22,12 +22,12 @@ _REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to
 _STREAM_LIMIT_BYTES: Final = 1_048_576
 
 
-async def check_health(uri: str, timeout_s: float) -> str:
-    """Return the name and version of the program that answers.
+async def ask_server(uri: str, timeout_s: float) -> Info:
+    """Return how a running server describes itself.
 
     Raises:
         ConfigError: The address cannot be asked.
-        OSError: Nobody answers in time; includes TimeoutError.
+        OSError: Nobody answers in time, or the answer is another one; includes TimeoutError.
     """
     address = parse_uri(uri)
     async with asyncio.timeout(timeout_s):
@@ -49,10 +49,21 @@ async def check_health(uri: str, timeout_s: float) -> str:
             writer.close()
     if event is None or not Info.is_type(event.type):
         raise ConnectionError("the answer was no info event")
-    programs = Info.from_event(event).tts
-    if not programs:
+    info = Info.from_event(event)
+    if not info.tts:
         raise ConnectionError("the server offers no speech")
-    return f"{programs[0].name} {programs[0].version}"
+    return info
+
+
+async def check_health(uri: str, timeout_s: float) -> str:
+    """Return the name and version of the program that answers.
+
+    Raises:
+        ConfigError: The address cannot be asked.
+        OSError: Nobody answers in time; includes TimeoutError.
+    """
+    program = (await ask_server(uri, timeout_s)).tts[0]
+    return f"{program.name} {program.version}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
