@@ -1,0 +1,1 @@
+"""What script/generate_addon writes into config/addon."""

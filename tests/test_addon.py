@@ -1,0 +1,162 @@
+"""The Home Assistant app: its generated files are up to date, and fit the server."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from script._addon.drawing import draw_icon, draw_logo, read_png
+from script._addon.options import LEFT_OUT, SHOWN, render_config, render_translation
+from wyoming_qwen3tts import __version__
+from wyoming_qwen3tts.server.config import ServerConfig, flag_names, read_file
+from wyoming_qwen3tts.server.model_catalogue import find_model
+from wyoming_qwen3tts.settings import list_settings
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "config" / "addon"
+SERVICES = FOLDER / "rootfs" / "etc" / "s6-overlay" / "s6-rc.d"
+HINT = "run script/generate_addon"
+
+# What the Supervisor understands in a schema, as far as the app uses it.
+_NUMBER = r"-?\d*\.?\d+"
+_ELEMENT = re.compile(
+    rf"bool|str|int(\((-?\d+)?,(-?\d+)?\))?|float(\(({_NUMBER})?,({_NUMBER})?\))?"
+    r"|list\([a-z0-9_]+(\|[a-z0-9_]+)+\)"
+)
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    return loaded
+
+
+def test_generated_texts_are_up_to_date() -> None:
+    assert (FOLDER / "config.yaml").read_text() == render_config(), HINT
+    assert (FOLDER / "translations" / "en.yaml").read_text() == render_translation(), HINT
+
+
+def test_generated_pictures_are_up_to_date() -> None:
+    icon, logo = read_png(FOLDER / "icon.png"), read_png(FOLDER / "logo.png")
+
+    assert np.array_equal(icon, draw_icon()), HINT
+    assert np.array_equal(logo, draw_logo()), HINT
+    assert icon.shape[0] == icon.shape[1]
+
+
+def test_the_schema_is_one_that_the_supervisor_understands(config: dict[str, Any]) -> None:
+    elements = [element for _, element in _flat(config["schema"])]
+
+    assert elements
+    for element in elements:
+        (kind,) = element if isinstance(element, list) else [element]
+        assert _ELEMENT.fullmatch(kind.removesuffix("?")), element
+
+
+def test_options_are_complete(config: dict[str, Any]) -> None:
+    """What has no question mark must have a value, or the app does not start."""
+    given = dict(_flat(config["options"]))
+
+    for path, element in _flat(config["schema"]):
+        if isinstance(element, str) and not element.endswith("?"):
+            assert path in given, path
+    assert {path[:-1] for path, _ in _flat(config["schema"]) if path[:-1]} <= {
+        (name,) for name in config["options"]
+    }
+
+
+def test_the_server_takes_the_options_as_they_are(config: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "options.json"
+    file.write_text(json.dumps(config["options"]))
+
+    settings = read_file(file)
+
+    assert settings["model",] == tuple(SHOWN["model"])
+    assert settings["debug",] is False
+
+
+def test_every_setting_is_an_option_or_left_out_for_a_reason(config: dict[str, Any]) -> None:
+    every_path = {known.path for known in list_settings(ServerConfig)}
+    options = {path for path, _ in _flat(config["schema"])}
+
+    assert options == {path for path in every_path if path[0] not in LEFT_OUT}
+    assert set(LEFT_OUT) <= {path[0] for path in every_path}
+
+
+def test_every_option_is_explained(config: dict[str, Any]) -> None:
+    texts = yaml.safe_load((FOLDER / "translations" / "en.yaml").read_text())
+    explained = {
+        (name, inner) if inner else (name,): entry
+        for name, outer in texts["configuration"].items()
+        for inner, entry in (outer.get("fields") or {None: outer}).items()
+    }
+
+    assert set(explained) == {path for path, _ in _flat(config["schema"])}
+    for path, entry in explained.items():
+        assert entry["name"], path
+        assert entry["description"], path
+        assert "null" not in entry["description"], path
+
+
+def test_a_new_installation_gets_a_model_with_words() -> None:
+    for name in SHOWN["model"]:
+        assert find_model(name) is not None, name
+
+
+def test_version_and_names(config: dict[str, Any]) -> None:
+    assert config["version"] == __version__
+    assert re.fullmatch(r"[a-z0-9_]+", config["slug"])
+    assert (FOLDER / "CHANGELOG.md").read_text() == (ROOT / "CHANGELOG.md").read_text()
+    repository = yaml.safe_load((ROOT / "repository.yaml").read_text())
+    assert set(repository) == {"name", "url", "maintainer"}
+    assert config["url"] == repository["url"]
+
+
+def test_no_other_file_looks_like_an_app() -> None:
+    """The Supervisor takes every config.yaml and config.json of a repository for one."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    found = [
+        path for path in listed.stdout.split() if re.search(r"(^|/)config\.(ya?ml|json)$", path)
+    ]
+
+    assert found in ([], ["config/addon/config.yaml"])
+
+
+def test_services_are_well_formed() -> None:
+    for name in ("wyoming-qwen3tts", "discovery"):
+        assert (SERVICES / "user" / "contents.d" / name).is_file()
+        assert (SERVICES / name / "run").stat().st_mode & 0o111
+        kind = (SERVICES / name / "type").read_text().strip()
+        assert kind == ("longrun" if name == "wyoming-qwen3tts" else "oneshot")
+    assert (SERVICES / "wyoming-qwen3tts" / "finish").stat().st_mode & 0o111
+    up = (SERVICES / "discovery" / "up").read_text().strip()
+    assert up == "/etc/s6-overlay/s6-rc.d/discovery/run"
+    assert (SERVICES / "discovery" / "dependencies.d" / "wyoming-qwen3tts").is_file()
+
+
+def test_the_service_calls_the_server_with_flags_that_it_has() -> None:
+    text = (SERVICES / "wyoming-qwen3tts" / "run").read_text()
+    used = set(re.findall(r"^    (--[a-z-]+)", text, re.MULTILINE))
+
+    assert used == {"--config", "--uri", "--data-dir"}
+    assert used <= {"--config", *flag_names()}
+
+
+def _flat(tree: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found += [((name, inner), leaf) for inner, leaf in value.items()]
+        else:
+            found.append(((name,), value))
+    return found
