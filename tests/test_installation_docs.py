@@ -1,0 +1,85 @@
+"""What the pages about installing say is true of the program."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from wyoming_qwen3tts.server.config import (
+    ENVIRONMENT_PREFIX,
+    ServerConfig,
+    flag_names,
+    variable_name,
+)
+from wyoming_qwen3tts.server.model_catalogue import catalogue_models, find_model
+from wyoming_qwen3tts.settings import list_settings
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    "docs/docker.md",
+    "docs/home-assistant.md",
+    "config/addon/DOCS.md",
+    "config/addon/README.md",
+]
+INSTALLATIONS = ["compose.yaml", "Dockerfile", "config/replicas/kubernetes.yaml"]
+VARIABLES = {variable_name(known) for known in list_settings(ServerConfig)}
+SERVER_FLAGS = {*flag_names(), "--config"}
+OTHER_FLAGS = {
+    # Of docker, of our scripts and of the machine's own programs.
+    "--build-arg", "--cpus", "--debian", "--detach", "--env", "--follow", "--format", "--help",
+    "--name", "--network", "--publish", "--restart", "--rm", "--tag", "--target", "--version",
+    "--volume",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [*PAGES, *INSTALLATIONS])
+def test_variables_exist(page: str) -> None:
+    named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z0-9_]+", (ROOT / page).read_text()))
+
+    assert named <= VARIABLES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_exist(page: str) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / page).read_text()))
+
+    assert named <= SERVER_FLAGS | OTHER_FLAGS
+
+
+@pytest.mark.parametrize("page", [*PAGES, *INSTALLATIONS])
+def test_models_exist(page: str) -> None:
+    named = set(re.findall(r"qwen3-tts-\d[a-z0-9.-]+[a-z]", (ROOT / page).read_text()))
+
+    assert all(find_model(name) for name in named), named
+    if page == "config/addon/DOCS.md":
+        assert named == {model.name for model in catalogue_models()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_automations_are_ones_that_home_assistant_takes(page: str) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        action: dict[str, Any] = yaml.safe_load(block)
+        assert set(action) == {"action", "target", "data"}
+        assert set(action["data"]) <= {"media_player_entity_id", "message", "language", "options"}
+        assert set(action["data"]["options"]) <= {"voice", "speaker"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_pods_are_told_nothing_by_accident() -> None:
+    """Kubernetes' own variables for a service called wyoming-qwen3tts would look like settings."""
+    documents = list(yaml.safe_load_all((ROOT / "config/replicas/kubernetes.yaml").read_text()))
+    pod = documents[0]["spec"]["template"]["spec"]
+
+    assert [document["kind"] for document in documents] == ["Deployment", "Service"]
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert documents[1]["spec"]["selector"].items() <= (
+        documents[0]["spec"]["template"]["metadata"]["labels"].items()
+    )
