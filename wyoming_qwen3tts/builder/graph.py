@@ -130,7 +130,7 @@ class GraphBuilder:
         if np.asarray(array).ndim == 0:
             value = value.reshape(())
         if value.nbytes > INLINE_LIMIT_BYTES:
-            return self.weight(self._fresh("constant"), value)
+            return self._external(self._fresh("constant"), value)
         key = (value.dtype.str, value.shape, value.tobytes())
         if key not in self._inline:
             name = self._fresh("constant")
@@ -145,6 +145,9 @@ class GraphBuilder:
             BuildError: The name is taken.
         """
         self._claim(name)
+        return self._external(name, array)
+
+    def _external(self, name: str, array: AnyArray) -> Value:
         padding = -self._data_bytes % DATA_ALIGNMENT_BYTES
         self._data.write(b"\0" * padding)
         contiguous = np.ascontiguousarray(array)
