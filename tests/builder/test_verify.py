@@ -244,6 +244,16 @@ def test_one_damaged_row_of_a_table_is_found(damaged, tiny_checkpoint):
     assert report.components["embeddings"].notes == ["the lowest cosine is that of text row 123"]
 
 
+def test_one_value_that_is_no_number_is_enough_to_fail(damaged, tiny_checkpoint):
+    bundle = damaged(precision="fp32")
+    table = np.load(bundle / "codec_embedding.npy")
+    table[-1, 0] = np.nan  # a row that no speech uses
+    np.save(bundle / "codec_embedding.npy", table)
+    state_again(bundle)
+    faults = failed(verify_bundle(bundle, tiny_checkpoint(CUSTOM), OPTIONS))
+    assert "not finite" in faults["embeddings"]
+
+
 def test_the_checkpoint_of_another_model_is_refused(tiny_bundle, tiny_checkpoint):
     report = verify_bundle(tiny_bundle(CUSTOM, "int8"), tiny_checkpoint(WIDE), OPTIONS)
     assert "hidden_size is 64, not 96" in failed(report)["manifest"]

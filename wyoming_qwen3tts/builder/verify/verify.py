@@ -140,6 +140,8 @@ class _Comparison:
         except Exception as error:  # what a broken graph raises is the verdict on it
             _LOGGER.debug("Comparing %s", name, exc_info=error)
             entry.problems.append(f"cannot be compared: {error or type(error).__name__}")
+        if any(figure.endswith("not_finite") for figure in entry.figures):
+            entry.problems.append("gives values that are not finite numbers")
         entry.limits = limits_for(name, entry.precision, self._report.layout)
 
     def _compare_embeddings(self, wanted: Embeddings) -> None:

@@ -56,8 +56,8 @@ def compare_weights(expected: GraphCensus, given: GraphCensus, entry: ComponentR
     """Compare every weight of a graph with its float32 form in another graph.
 
     Adds the figures ``weight_snr_db`` (all matrices of the coarsest precision together),
-    ``weight_snr_db_lowest`` (of the one that lost most) and ``weights_compared``, and a problem for
-    each weight that is too far off.
+    ``weight_snr_db_lowest`` (of the one that lost most), ``weight_error_steps`` (of the value that
+    is furthest off) and ``weights_compared``, and a problem for each weight that is too far off.
 
     Raises:
         BundleError: A data file cannot be read.
@@ -80,6 +80,7 @@ def compare_weights(expected: GraphCensus, given: GraphCensus, entry: ComponentR
     if matrices:
         entry.figures["weight_snr_db"] = total.snr_db
         entry.figures["weight_snr_db_lowest"] = min(t.parity.snr_db for t in matrices)
+        entry.figures["weight_error_steps"] = max(t.error_steps for t in matrices)
     problems = [tensor.problem for tensor in compared if tensor.problem is not None]
     entry.problems += problems[:_MAX_LISTED]
     if len(problems) > _MAX_LISTED:
