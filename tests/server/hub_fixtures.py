@@ -11,7 +11,9 @@ from huggingface_hub import close_session, constants
 
 from tests.hub import StandInHub, running_hub
 from tests.tiny_checkpoint import write_tiny_checkpoint
-from wyoming_qwen3tts.server import model_catalogue
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+from wyoming_qwen3tts.builder.recipe import uniform_recipe
+from wyoming_qwen3tts.server import model_catalogue, provision
 from wyoming_qwen3tts.server.hub import HubOptions
 
 OWN = "someone/tiny"
@@ -32,13 +34,18 @@ CHECKPOINT_PATHS = (
 
 
 @pytest.fixture
-def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> Iterator[None]:
+def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
     """Give huggingface_hub an empty cache, no token and no proxy."""
     for name in (*_ENVIRONMENT, *_PROXIES, *(name.lower() for name in _PROXIES)):
         monkeypatch.delenv(name, raising=False)
     home = tmp_path_factory.mktemp("hub-home")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+
+
+@pytest.fixture
+def fresh_client(hub_client) -> Iterator[None]:
+    """Let huggingface_hub read proxy settings anew, which it does once for all requests."""
     close_session()
     yield
     close_session()
@@ -78,6 +85,24 @@ def tiny_catalogue(hub, served_checkpoint, monkeypatch):
         for model in model_catalogue.catalogue_models():
             hub.add_directory(model.repo, served_checkpoint, commit=model.revision)
         yield
+
+
+@pytest.fixture
+def builds_here(monkeypatch):
+    """Let builds run in this process, which starts sooner than one of their own."""
+
+    def run_build(arguments, progress, _cancelled) -> None:
+        flags = dict(each[2:].split("=", 1) for each in arguments[1:] if "=" in each)
+        recipe = uniform_recipe(flags["precision"])
+        options = BuildOptions(recipe, flags["device"], force=True, name=flags["name"])
+        build_bundle(
+            Path(arguments[0]),
+            Path(flags["output"]),
+            options,
+            lambda stage, fraction: progress(fraction, stage),
+        )
+
+    monkeypatch.setattr(provision, "run_build", run_build)
 
 
 @contextmanager

@@ -83,7 +83,7 @@ async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
     assert ModelNotReadyError("").code == "ModelNotReadyError"
 
 
-async def test_request_may_wait_for_its_model(server_hub, tmp_path):
+async def test_request_may_wait_for_its_model(server_hub, builds_here, tmp_path):
     config = config_for(tmp_path, OWN, wait_for_model=60.0)
     async with create_speech_source(config) as source:
         assert await names(source) == set()
@@ -120,7 +120,9 @@ def arrivals_for(tmp_path, options, *models, **settings) -> Arrivals:
     return Arrivals(ordered, data_dirs[0], ProvisionOptions(hub=options), **settings)
 
 
-async def test_hub_that_is_away_is_asked_again_until_it_is_back(hub, options, tmp_path):
+async def test_hub_that_is_away_is_asked_again_until_it_is_back(
+    hub, builds_here, options, tmp_path
+):
     hub.fail(WEIGHTS, status=503, times=1 + 2 * (1 + options.num_retries))
     arrivals = arrivals_for(tmp_path, options, OWN, first_retry_s=0.3)
     assert arrivals.bundles == []
@@ -240,13 +242,12 @@ def connect_when_open(port: int) -> None:
 def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_path):
     """One server process, one run through what a bad day of the hub is like."""
     hub.fail("config.json", status=429, headers={"Retry-After": "0"})
-    hub.fail("vocab.json", status=500)
     hub.fail("merges.txt", status=503)
     hub.fail("tokenizer_config.json", flip=True)
     hub.fail(WEIGHTS, cut=True, after_bytes=300_000)
     hub.fail(WEIGHTS, reset=True, after_bytes=300_000)
     hub.fail(WEIGHTS, flip=True)
-    hub.fail(WEIGHTS, stall_s=3.0, after_bytes=100_000)
+    hub.fail(WEIGHTS, stall_s=1.5, after_bytes=100_000)
     port = free_port()
     environment = {
         **child_environment(hub, tmp_path / "home"),

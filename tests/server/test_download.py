@@ -291,13 +291,13 @@ def test_network_that_was_lost_leaves_what_came(scene):
     assert scene.ranges()[0] is not None
 
 
-def test_proxy_that_is_not_there_is_named(scene, monkeypatch):
+def test_proxy_that_is_not_there_is_named(scene, fresh_client, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with pytest.raises(UnavailableError, match="127"):
         scene.fetch(num_retries=0)
 
 
-def test_proxy_is_used(scene, monkeypatch):
+def test_proxy_is_used(scene, fresh_client, monkeypatch):
     """The stand-in answers what a proxy is asked for: an absolute address."""
     monkeypatch.setenv("HTTP_PROXY", scene.hub.endpoint)
     scene.fetch([WantedFile(SMALL)], endpoint="http://hub.invalid")

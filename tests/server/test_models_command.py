@@ -109,7 +109,7 @@ def test_removing_a_checkpoint_leaves_what_another_one_shares(models, tiny_catal
     assert models("check")[0] == 0
 
 
-def test_prune_removes_what_nothing_needs(models, store, installed, tmp_path):
+def test_prune_removes_what_nothing_needs(models, builds_here, store, installed, tmp_path):
     models("fetch", OWN)
     models("build", OWN, "--local-files-only", "--keep-checkpoint")
     half = installed.with_name(".cpu_fp32.building-abc")

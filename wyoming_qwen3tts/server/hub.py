@@ -51,9 +51,9 @@ class HubOptions:
     """Never use the network."""
     timeout_s: float = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
     """Silence after which a connection counts as lost."""
-    num_retries: int = 5
+    num_retries: int = 6
     """Failures in a row, without a byte in between, before giving up."""
-    first_wait_s: float = 1.0
+    first_wait_s: float = 0.5
     """Wait before the first retry; each further one waits twice as long."""
 
     @property
