@@ -54,6 +54,10 @@ ENTRYPOINT ["wyoming-qwen3tts"]
 
 
 FROM ${BUILD_FROM} AS addon
+ARG BUILD_VERSION=0.1.0
+LABEL io.hass.type="app" \
+    io.hass.version="${BUILD_VERSION}" \
+    io.hass.arch="amd64|aarch64"
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log

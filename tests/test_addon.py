@@ -117,6 +117,14 @@ def test_version_and_names(config: dict[str, Any]) -> None:
     assert config["url"] == repository["url"]
 
 
+@pytest.mark.parametrize("file", ["compose.yaml", "config/replicas/kubernetes.yaml", "Dockerfile"])
+def test_images_have_the_version_of_the_program(file: str) -> None:
+    text = (ROOT / file).read_text()
+    versions = re.findall(r"(?:wyoming-qwen3tts:|BUILD_VERSION=)(\d[\w.]*)", text)
+
+    assert versions == [__version__]
+
+
 def test_no_other_file_looks_like_an_app() -> None:
     """The Supervisor takes every config.yaml and config.json of a repository for one."""
     listed = subprocess.run(

@@ -59,15 +59,16 @@ def lint() -> None:
 def make_base(suite: str) -> str:
     """Make a base image out of Debian's packages; returns its name."""
     name = f"localhost/debian:{suite}"
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "root"
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary) / "root"
         command = ["nice", "debootstrap", "--variant=minbase", "--include=ca-certificates"]
         subprocess.run([*command, suite, root, _MIRROR], check=True, stdout=subprocess.DEVNULL)
         # So that pip reaches the index from inside as it does from here, also behind a proxy.
         shutil.copy(_CERTIFICATES, root / _CERTIFICATES.relative_to("/"))
         (root / "etc/pip.conf").write_text(f"[global]\ncert = {_CERTIFICATES}\n")
-        for leftover in (root / "var/cache/apt/archives").glob("*.deb"):
-            leftover.unlink()
+        for folder in ("var/cache/apt", "var/lib/apt/lists"):
+            shutil.rmtree(root / folder)
+            (root / folder / "partial").mkdir(parents=True)
         container = _output([*_BUILDAH, "from", "scratch"])
         _output([*_BUILDAH, "copy", "--quiet", container, str(root), "/"])
         _output([*_BUILDAH, "commit", "--quiet", "--rm", container, name])
