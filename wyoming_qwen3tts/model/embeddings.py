@@ -53,7 +53,7 @@ class MappedEmbeddings:
 def _map(path: Path, num_dimensions: int) -> AnyArray:
     try:
         table: AnyArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise BundleError(f"{path} cannot be read: {error}. Build the bundle again.") from error
     if table.ndim != num_dimensions:
         raise ContractError(
