@@ -19,8 +19,15 @@
     │   └── FramingError       what a client sends are no Wyoming events
     └── SynthesisError         the model failed while speaking
 
-The message says what to do. ``code`` goes to Wyoming clients as the code of the error event.
+The message says what to do. Failures of other kinds, as graphs raise them, become one of these with
+:func:`synthesis_error`. ``code`` goes to Wyoming clients as the code of the error event.
 """
+
+import errno
+from typing import Final
+
+# What onnxruntime, its providers and the C++ library say when memory runs out.
+_OUT_OF_MEMORY: Final = ("bad_alloc", "bad allocation", "failed to allocate", "out of memory")
 
 
 class Qwen3TTSError(Exception):
@@ -93,3 +100,31 @@ class FramingError(RequestError):
 
 class SynthesisError(Qwen3TTSError):
     """The model failed while speaking."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    text = str(error).lower()
+    return any(words in text for words in _OUT_OF_MEMORY)
+
+
+def synthesis_error(cause: BaseException, what_failed: str) -> Qwen3TTSError:
+    """Return the error that a request gets for a failure of any kind; ours stay as they are.
+
+    Args:
+        cause: What was raised.
+        what_failed: The beginning of a sentence about it, such as "The model failed".
+    """
+    if isinstance(cause, Qwen3TTSError):
+        return cause
+    if is_out_of_memory(cause):
+        reason = "out of memory; close other programs, or lower the number of lanes"
+    else:
+        reason = f"{type(cause).__name__}: {str(cause).strip()}".removesuffix(": ")
+    error = SynthesisError(f"{what_failed}: {reason}.")
+    error.__cause__ = cause
+    return error

@@ -85,6 +85,19 @@ def test_samples_that_are_not_finite_are_an_error():
         SpeechGuard(RATE_HZ).push(np.array([0.0, np.nan], np.float32))
 
 
+@pytest.mark.parametrize("value", [1.0, -1.0, 3e4])
+def test_samples_at_full_scale_are_an_error(value):
+    """What finite but far too large numbers become when the codec clips them."""
+    with pytest.raises(SynthesisError, match="full scale"):
+        SpeechGuard(RATE_HZ).push(np.full(FRAME, value, np.float32))
+
+
+def test_shouting_that_is_clipped_now_and_then_passes_through():
+    shout = np.clip(1.3 * tone(0.5, level=1.0), -1.0, 1.0)
+    assert 0.3 < np.mean(np.abs(shout) >= 0.999) < 0.5
+    assert np.array_equal(through(shout), shout)
+
+
 @pytest.mark.parametrize(
     ("text", "calm_s", "limit_s"),
     [

@@ -5,6 +5,7 @@ Layout: ``keys[layer]`` and ``values[layer]`` are (B, H, capacity, K). Positions
 view, and the first n lanes as one batch; graphs write new positions in place.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,14 +90,26 @@ class KVCache:
         if capacity < self.capacity:
             self._replace_blocks(capacity)
 
+    def clear(self) -> None:
+        """Empty every lane and give memory back, as far as there is memory to do so."""
+        self.lengths[:] = 0
+        with suppress(MemoryError):
+            self.shrink(1)
+
     def _replace_blocks(self, capacity: int) -> None:
         used = int(self.lengths.max(initial=0))
-        for blocks in (self.keys, self.values):
-            for layer, block in enumerate(blocks):
-                lanes, heads, _, width = block.shape
-                larger = np.zeros((lanes, heads, capacity, width), block.dtype)
-                larger[:, :, :used] = block[:, :, :used]
-                blocks[layer] = larger
+        lanes, heads, _, width = self.keys[0].shape
+        shape = (lanes, heads, capacity, width)
+        # All before the first is used: if memory runs out, the cache stays as it was. What nobody
+        # has written to takes no memory yet, so only one layer is there twice at a time.
+        replaced = [
+            [np.zeros(shape, block.dtype) for block in blocks]
+            for blocks in (self.keys, self.values)
+        ]
+        for blocks, new_blocks in zip((self.keys, self.values), replaced, strict=True):
+            for layer, new_block in enumerate(new_blocks):
+                new_block[:, :, :used] = blocks[layer][:, :, :used]
+                blocks[layer] = new_block
         self.generation += 1
 
     def rewind(self, lane: int, length: int) -> None:

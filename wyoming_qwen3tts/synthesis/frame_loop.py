@@ -200,6 +200,12 @@ class FrameLoop:
         self._lanes.pop()
         self._cache.rewind(last, 0)
 
+    def clear(self) -> None:
+        """Forget every lane and all that prompts share; the cache gives its memory back."""
+        self._lanes.clear()
+        self._prefixes = PrefixCache()
+        self._cache.clear()
+
     def step(self) -> list[tuple[Lane, Int64Array]]:
         """Make one frame (G,) of every lane that can go on.
 

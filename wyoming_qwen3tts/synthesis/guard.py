@@ -22,6 +22,11 @@ ENDLESS_SILENCE_S = 3.0
 ENDLESS_REPEATS = 50
 """The same code of group 0 in so many frames (4 s) is no speech."""
 
+# Even shouting reaches full scale with few samples; broken numbers stay there.
+_FULL_SCALE = 0.999
+_MOST_AT_FULL_SCALE = 0.5
+_REMEDY = "rebuild the bundle, or use a higher precision such as fp32."
+
 # Seconds that a very slow speaker takes for a letter, and for a character of a script without
 # letters, twice what calm speech needs or more; and what every text may take besides.
 _LETTER_S = 0.22
@@ -79,13 +84,12 @@ class SpeechGuard:
         between all of it is let through.
 
         Raises:
-            SynthesisError: The samples are not finite numbers.
+            SynthesisError: The samples are not finite numbers, or noise at full scale.
         """
         if not np.isfinite(samples).all():
-            raise SynthesisError(
-                "The codec's samples are not finite numbers; rebuild the bundle, "
-                "or use a higher precision such as fp32."
-            )
+            raise SynthesisError(f"The codec's samples are not finite numbers; {_REMEDY}")
+        if np.mean(np.abs(samples) >= _FULL_SCALE) > _MOST_AT_FULL_SCALE:
+            raise SynthesisError(f"The codec's samples are all at full scale; {_REMEDY}")
         loud = self._loud_windows(samples)
         if not len(loud):
             self._hold(samples)

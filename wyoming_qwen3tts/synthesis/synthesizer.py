@@ -14,7 +14,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
+from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError, synthesis_error
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane, TrailingText
@@ -136,15 +136,28 @@ class Synthesizer:
 
     def step(self) -> None:
         """Make one frame of each utterance that has a lane, and audio where enough frames wait."""
-        self._admit()
         try:
+            self._admit()
             for lane, frame in self._loop.step():
                 self._speaking[lane].add_frame(frame)
             for lane, speech in tuple(self._speaking.items()):
                 self._decode(speech, flush=lane.is_finished or lane.is_waiting)
                 if lane.is_finished:
                     self._end(speech)
-        except Exception as error:  # noqa: BLE001 - whatever a graph raises, the loop lives on
+        except Exception as cause:  # noqa: BLE001 - whatever a graph raises, the loop lives on
+            error = synthesis_error(cause, "The model failed while speaking")
+            # Somebody must be ended, or the same would fail for ever.
+            end = self._fail if self._speaking else self.reset
+            end(error)
+
+    def reset(self, error: Qwen3TTSError) -> None:
+        """End every utterance with an error and forget everything, for whoever finds it broken."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        try:
+            for speech in waiting:
+                speech.finish(error=error)
+        finally:
             self._fail(error)
 
     def _admit(self) -> None:
@@ -157,15 +170,13 @@ class Synthesizer:
         decoder = self.model.codec_decoder
         try:
             state = self._loop.prefixes.codec_state(decoder, speech.lane.prompt)
-            self._loop.join(speech.lane)
-        except Qwen3TTSError as error:
-            speech.finish(error=error)
-        except Exception as cause:  # noqa: BLE001 - as in step
-            speech.finish(error=SynthesisError(f"The model failed at the prompt: {cause}"))
-        else:
             speech.codec = CodecStream(decoder, state)
             if speech.request.guarded:
                 speech.guard = SpeechGuard(self.model.facts.sample_rate_hz)
+            self._loop.join(speech.lane)
+        except Exception as cause:  # noqa: BLE001 - as in step, but those that speak go on
+            speech.finish(error=synthesis_error(cause, "The model failed at the prompt"))
+        else:
             self._speaking[speech.lane] = speech
 
     def _next_in_line(self) -> Speech | None:
@@ -206,7 +217,6 @@ class Synthesizer:
     def _end(self, speech: Speech) -> None:
         """End an utterance whose lane has ended, or start it again if nobody heard any of it."""
         guard, lane = speech.guard, speech.lane
-        del self._speaking[lane]
         if guard is not None:
             has_failed = lane.error is not None or lane.finish_reason is FinishReason.LENGTH
             can_retry = not guard.has_spoken and not speech.was_open
@@ -214,23 +224,25 @@ class Synthesizer:
                 options = replace(lane.options, seed=_retry_seed(lane.options.seed))
                 speech.start_again(Lane(lane.prompt, options))
                 self._waiting.appendleft(speech)
+                del self._speaking[lane]
                 return
             speech.add_audio(guard.finish(), self.model.facts.sample_rate_hz)
         if speech.num_attempts > 1 and lane.finish_reason is FinishReason.STOP:
             lane.finish_reason = FinishReason.RETRY
         speech.finish(error=lane.error)
+        # Last: whoever fails before is still known, and is ended with the error.
+        del self._speaking[lane]
 
-    def _fail(self, cause: Exception) -> None:
+    def _fail(self, error: Qwen3TTSError) -> None:
         """End every utterance in the loop: a graph failed for all of them."""
-        error = SynthesisError(
-            f"The model failed while speaking: {type(cause).__name__}: {str(cause).strip()}"
-        )
-        error.__cause__ = cause
-        for lane, speech in tuple(self._speaking.items()):
-            if lane in self._loop.lanes:
-                self._loop.leave(lane)
-            del self._speaking[lane]
-            speech.finish(error=error)
+        failed = list(self._speaking.values())
+        self._speaking.clear()
+        try:
+            for speech in failed:
+                speech.finish(error=error)
+        finally:
+            # Whatever the failure left half done, the next utterance meets none of it.
+            self._loop.clear()
 
 
 def _retry_seed(seed: int) -> int:
