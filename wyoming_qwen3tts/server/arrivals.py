@@ -157,12 +157,15 @@ class Arrivals:
                 self._provisioner.finish_clean_up(self._data_dir)
             while pending:
                 postponed: list[_Delivery] = []
+                wait_s = 0.0
                 for index, delivery in enumerate(pending):
                     later = [*pending[index + 1 :], *postponed]
-                    if not self._deliver(delivery, later, retry_s, loop):
+                    delay_s = self._deliver(delivery, later, retry_s, loop)
+                    if delay_s is not None:
                         postponed.append(delivery)
+                        wait_s = max(wait_s, delay_s)
                 pending = postponed
-                if pending and self._cancelled.wait(retry_s):
+                if pending and self._cancelled.wait(wait_s):
                     return
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
         except CancelledError:
@@ -175,8 +178,8 @@ class Arrivals:
         later: Sequence[_Delivery],
         retry_s: float,
         loop: asyncio.AbstractEventLoop,
-    ) -> bool:
-        """Carry out one order; returns False if it is worth trying again later."""
+    ) -> float | None:
+        """Carry out one order; returns the seconds before it is worth trying again, if it is."""
         order = delivery.order
         log, bar = LogReporter(), BarReporter() if sys.stderr.isatty() else None
 
@@ -193,8 +196,10 @@ class Arrivals:
         try:
             bundle = self._provisioner.provide(order, report, keep_shared=_share(order, later))
         except UnavailableError as error:
-            give_up(f"{error} The next attempt is in {spell_duration(retry_s)}.")
-            return False
+            delay_s = max(retry_s, error.retry_after_s or 0.0)
+            give_up(f"{error} The next attempt is in {spell_duration(delay_s)}.")
+            _LOGGER.info("The next attempt is in %s", spell_duration(delay_s))
+            return delay_s
         except Qwen3TTSError as error:
             give_up(str(error))
             _tell(loop, delivery.is_settled.set)
@@ -209,7 +214,7 @@ class Arrivals:
         finally:
             if bar is not None:
                 bar.close()
-        return True
+        return None
 
     def _put(self, delivery: _Delivery, bundle: InstalledBundle) -> None:
         """Put a bundle that arrived into the list, in the place that was kept for it."""

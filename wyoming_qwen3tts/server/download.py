@@ -355,9 +355,10 @@ class Fetcher:
                     f"The disk is full: {left} MB are still to come, {self._store.root} has {free} "
                     "MB free; make room and start again, what has arrived is kept."
                 ) from error
+            where = error.filename or self._store.root
             raise DownloadError(
-                f"{error.filename or self._store.root} cannot be written or read ({error.strerror}); "
-                "choose another --data-dir, or mend its permissions."
+                f"{where} cannot be written or read ({error.strerror}); choose another --data-dir, "
+                "or mend its permissions."
             ) from error
 
 
