@@ -70,7 +70,7 @@ def test_command_whose_package_is_missing_says_what_to_install(monkeypatch, caps
         (["--debug", "say", "hello"], "the command comes first: wyoming-qwen3tts say"),
         (["--voise", "ryan"], "unknown flag --voise; did you mean --voice?"),
         (["--voi", "ryan"], "unknown flag --voi"),
-        (["--device", "gpu"], "must be one of cpu, cuda, not 'gpu'"),
+        (["--device", "gpu"], "must be one of cpu, cuda, openvino, not 'gpu'"),
         (["--threads", "many"], "must be a whole number, not 'many'"),
         (["--threads", "-1"], "must be at least 0"),
         (["--uri"], "expected one argument"),
