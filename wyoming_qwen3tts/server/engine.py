@@ -45,6 +45,7 @@ from wyoming_qwen3tts.text.normalize import (
 _LOGGER = logging.getLogger(__name__)
 
 _WARM_UP_TEXT = "Hello, this is ready."
+_CARE_S = 2.0
 
 
 class SpeechEngine:
@@ -88,9 +89,10 @@ class SpeechEngine:
                     pass
         except ModelNotReadyError:
             pass  # whoever brings it says how far it is, and has it warmed up
-        except Qwen3TTSError as error:
+        except Exception as error:  # other models are still to come
             # The message is whole; a traceback would only hide it.
             _LOGGER.error("The model cannot speak: %s", error)  # noqa: TRY400
+            _LOGGER.debug("Where it happened", exc_info=error)
         else:
             _LOGGER.info("Warm after %.1f s", time.perf_counter() - started_s)
             self._pool.record_speed(self._speeds)
@@ -239,17 +241,21 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
     worker = SynthesisWorker()
     worker.start()
     limit = None if config.memory_limit is None else config.memory_limit * 2**20
-    pool = ModelPool(options, max_lanes=config.lanes, memory_limit_bytes=limit)
+    pool = ModelPool(
+        options, max_lanes=config.lanes, memory_limit_bytes=limit, on_loss=worker.abandon
+    )
     catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
     speeds = SpeedRecord(data_dirs[0])
     engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds)
     async with arrivals.working(), _reporting(pool):
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
         warm_up = asyncio.create_task(_keep_warm(engine, arrivals))
+        care = asyncio.create_task(_take_care(pool, config.unload_after))
         try:
             yield engine
         finally:
             warm_up.cancel()
+            care.cancel()
             await worker.stop()
 
 
@@ -273,3 +279,16 @@ async def _keep_warm(engine: SpeechEngine, arrivals: Arrivals) -> None:
     async for bundle in arrivals.arrived():
         _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
         await engine.warm_up()
+
+
+async def _take_care(pool: ModelPool, unload_after_s: float | None) -> None:
+    """Look after the opened models: are their files what they were, does anybody use them."""
+    pause_s = _CARE_S if unload_after_s is None else min(_CARE_S, unload_after_s / 2)
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await pool.check_files()
+            if unload_after_s is not None:
+                pool.unload_idle(unload_after_s)
+        except Exception as error:  # noqa: BLE001 - what fails once may work the next time
+            _LOGGER.error("Looking after the models failed: %r", error)  # noqa: TRY400

@@ -1,14 +1,17 @@
 """The opened models of a server: opened when needed, shared, unloaded under a memory limit."""
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, is_out_of_memory
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle, shared_decoders
 from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.server.bundle_watch import BundleWatch, FileChange
 from wyoming_qwen3tts.server.bundles import InstalledBundle
 from wyoming_qwen3tts.server.machine import resident_memory_bytes
 from wyoming_qwen3tts.server.model_usage import ModelUsage
@@ -25,8 +28,10 @@ class _Slot:
     """One model's place in the pool."""
 
     bundle: InstalledBundle
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    watch: BundleWatch
     synthesizer: Synthesizer | None = None
+    opening: "asyncio.Task[Synthesizer] | None" = None
+    """While the model is being opened, for all who wait for it."""
     load_s: float = 0.0
     memory_bytes: int | None = None
     num_users: int = 0
@@ -79,6 +84,7 @@ class ModelPool:
         max_lanes: int,
         memory_limit_bytes: int | None = None,
         open_model: Callable[[InstalledBundle], SpeechModel] | None = None,
+        on_loss: Callable[[Synthesizer, Qwen3TTSError], None] | None = None,
     ) -> None:
         """Prepare an empty pool.
 
@@ -88,11 +94,13 @@ class ModelPool:
             memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
                 is larger than the limit is opened all the same, alone.
             open_model: Opens a bundle; tests give their own.
+            on_loss: Called with a synthesizer that must not be used any more, and the reason.
         """
         self._decoders = shared_decoders()
         self._open_model = open_model or (
             lambda bundle: open_bundle(bundle.directory, options, self._decoders)
         )
+        self._on_loss = on_loss
         self._max_lanes = max_lanes
         self._memory_limit_bytes = memory_limit_bytes
         self._slots: dict[str, _Slot] = {}
@@ -104,19 +112,29 @@ class ModelPool:
         Raises:
             BundleError: The bundle cannot be opened.
         """
-        slot = self._slots.setdefault(str(bundle.directory), _Slot(bundle))
+        key = str(bundle.directory)
+        slot = self._slots.setdefault(key, _Slot(bundle, BundleWatch(bundle.directory)))
         slot.num_users += 1
         try:
-            async with slot.lock:
-                if slot.synthesizer is None:
-                    slot.synthesizer = await self._load(slot)
-            yield slot.synthesizer
+            yield await self._opened(slot)
         except Exception as error:
             slot.usage.add_error(error)
             raise
         finally:
             slot.num_users -= 1
             slot.last_used_s = time.monotonic()
+
+    async def _opened(self, slot: _Slot) -> Synthesizer:
+        """Return the slot's synthesizer, of files that are as they should."""
+        await self._look_at_files(slot)
+        if slot.synthesizer is not None:
+            return slot.synthesizer
+        if slot.opening is None:
+            slot.opening = asyncio.create_task(self._open(slot))
+            # Where nobody waits any more, nobody asks how it ended.
+            slot.opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # Shielded: if the client goes away meanwhile, the next one finds the model open.
+        return await asyncio.shield(slot.opening)
 
     def pace(self, bundle: InstalledBundle) -> Pace:
         """Return how fast a model that is in use speaks; whoever speaks with it notes it there."""
@@ -155,24 +173,92 @@ class ModelPool:
             usage=slot.usage,
         )
 
-    def unload_idle(self, unused_s: float) -> None:
-        """Close the models that nobody has used for ``unused_s`` seconds."""
-        for slot in self._slots.values():
-            if slot.num_users == 0 and time.monotonic() - slot.last_used_s >= unused_s:
-                self._unload(slot)
+    def unload_idle(self, unused_s: float) -> int:
+        """Close the models that nobody has used for ``unused_s`` seconds; return how many."""
+        idle = [
+            slot
+            for slot in self._slots.values()
+            if slot.synthesizer is not None
+            and slot.num_users == 0
+            and time.monotonic() - slot.last_used_s >= unused_s
+        ]
+        for slot in idle:
+            self._unload(slot)
+        return len(idle)
 
-    async def _load(self, slot: _Slot) -> Synthesizer:
+    async def check_files(self) -> None:
+        """Close the models whose files were changed, and end what they are speaking."""
+        for slot in tuple(self._slots.values()):
+            await self._look_at_files(slot)
+
+    async def _look_at_files(self, slot: _Slot) -> None:
+        synthesizer = slot.synthesizer
+        if synthesizer is None:
+            return
+        changes = await asyncio.to_thread(slot.watch.changes)
+        if changes and slot.synthesizer is synthesizer:
+            self._close_changed(slot, synthesizer, changes)
+
+    def _close_changed(
+        self, slot: _Slot, synthesizer: Synthesizer, changes: list[FileChange]
+    ) -> None:
+        # What is mapped stays whole if the file was only replaced: that speech may end in peace.
+        worst = next((change for change in changes if change.is_in_place), changes[0])
+        _LOGGER.error(
+            "%s was changed while it was in use; %s is opened again for the next request",
+            worst.path,
+            slot.bundle.reference,
+        )
+        decoder = synthesizer.model.codec_decoder
+        self._decoders.clear()
+        for other in self._slots.values():
+            # Models share the decoder, wherever its file lies.
+            if other.synthesizer is None or other.synthesizer.model.codec_decoder is not decoder:
+                continue
+            if worst.is_in_place and self._on_loss is not None:
+                error = BundleError(f"{worst.path} was changed while it was in use; try again.")
+                self._on_loss(other.synthesizer, error)
+            self._unload(other)
+
+    async def _open(self, slot: _Slot) -> Synthesizer:
         self._make_room(slot)
         started_s = time.perf_counter()
         before_bytes = resident_memory_bytes()
-        # In a thread of its own: describe and other models go on meanwhile.
-        model = await asyncio.to_thread(self._open_model, slot.bundle)
+        try:
+            model = await self._opened_model(slot)
+        finally:
+            slot.opening = None
+        slot.synthesizer = Synthesizer(model, max_lanes=self._max_lanes)
+        slot.last_used_s = time.monotonic()
         slot.load_s = time.perf_counter() - started_s
         after_bytes = resident_memory_bytes()
         if before_bytes is not None and after_bytes is not None:
             slot.memory_bytes = max(after_bytes - before_bytes, 0)
         _LOGGER.info("Opened %s in %.1f s", slot.bundle.reference, slot.load_s)
-        return Synthesizer(model, max_lanes=self._max_lanes)
+        return slot.synthesizer
+
+    async def _opened_model(self, slot: _Slot) -> SpeechModel:
+        while True:
+            try:
+                # In a thread of its own: describe and other models go on meanwhile.
+                return await asyncio.to_thread(self._open_files, slot)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    if self.unload_idle(0.0):
+                        continue
+                    raise BundleError(
+                        f"{slot.bundle.reference} cannot be opened: out of memory; close other "
+                        "programs, or serve a smaller model or a lower precision."
+                    ) from error
+                if isinstance(error, Qwen3TTSError):
+                    raise
+                raise BundleError(
+                    f"{slot.bundle.directory} cannot be opened: {error!r}."
+                ) from error
+
+    def _open_files(self, slot: _Slot) -> SpeechModel:
+        slot.watch.mark(slot.bundle)
+        return self._open_model(slot.bundle)
 
     def _make_room(self, wanted: _Slot) -> None:
         if self._memory_limit_bytes is None:
@@ -187,9 +273,17 @@ class ModelPool:
                 self._unload(slot)
 
     def _unload(self, slot: _Slot) -> None:
-        if slot.synthesizer is None:
-            return
+        before_bytes = resident_memory_bytes()
         slot.synthesizer = None
-        megabytes = slot.num_bytes / _BYTES_PER_MB
-        _LOGGER.info("Closed %s (%.0f MB)", slot.bundle.reference, megabytes)
+        gc.collect()
+        after_bytes = resident_memory_bytes()
+        if before_bytes is None or after_bytes is None:
+            _LOGGER.info("Closed %s", slot.bundle.reference)
+        else:
+            _LOGGER.info(
+                "Closed %s; the server's memory went from %.0f MB to %.0f MB",
+                slot.bundle.reference,
+                before_bytes / _BYTES_PER_MB,
+                after_bytes / _BYTES_PER_MB,
+            )
         _LOGGER.info("%s", self._status(slot).describe())
