@@ -10,8 +10,12 @@ from pathlib import Path
 
 CACHE = Path.home() / ".cache" / "wyoming-qwen3tts-acceptance"
 
-# What was released long after that version and no longer goes with it.
-_CONSTRAINTS = {"2024.3.3": ["josepy<2"]}
+# What was released long after that version and no longer goes with it, or what it takes for
+# granted because its own images have it.
+_MORE = {
+    "2024.3.3": ["josepy<2"],
+    "2025.7.0": ["pycares<5", "pymicro-vad==1.0.1", "pyspeex-noise==1.0.2"],
+}
 _DEBIAN_PACKAGES = (
     "ca-certificates", "ffmpeg", "g++", "libturbojpeg0", "make", "python3-dev", "python3-venv",
 )  # fmt: skip
@@ -35,9 +39,8 @@ def install_here(version: str) -> str:
     if not hass.exists():
         print(f"Installing Home Assistant {version} in {directory} ...", flush=True)
         venv.create(directory, with_pip=True, clear=True)
-        wanted = [f"homeassistant=={version}", *_CONSTRAINTS.get(version, [])]
         pip = [directory / "bin" / "python", "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, *wanted], check=True)
+        subprocess.run([*pip, *_requirements(version)], check=True)
     return str(hass)
 
 
@@ -63,7 +66,7 @@ def install_in_debian(version: str, suite: str, shared: Path) -> str:
         shutil.copy(_CERTIFICATES, root / _CERTIFICATES.relative_to("/"))
         for command in (
             ["python3", "-m", "venv", "/home-assistant"],
-            ["/home-assistant/bin/pip", "install", "--quiet", f"homeassistant=={version}"],
+            ["/home-assistant/bin/pip", "install", "--quiet", *_requirements(version)],
         ):
             subprocess.run(_inside(root, command), check=True)
     _mount(root, shared)
@@ -75,6 +78,10 @@ def unmount(version: str, suite: str, shared: Path) -> None:
     root = CACHE / f"debian-{suite}-{version}"
     for target in _mounts(root, shared):
         subprocess.run(["umount", target], check=False)
+
+
+def _requirements(version: str) -> list[str]:
+    return [f"homeassistant=={version}", *_MORE.get(version, [])]
 
 
 def _inside(root: Path, command: list[str]) -> list[str]:

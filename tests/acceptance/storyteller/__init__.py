@@ -10,6 +10,7 @@ from typing import Literal
 from homeassistant.components import conversation
 from homeassistant.components.conversation.const import DATA_COMPONENT
 from homeassistant.core import HomeAssistant
+from homeassistant.helpers import intent
 from homeassistant.helpers.typing import ConfigType
 
 SECONDS_PER_WORD = 0.15
@@ -38,7 +39,9 @@ class Storyteller(conversation.ConversationEntity):
     ) -> conversation.ConversationResult:
         async for _ in chat_log.async_add_delta_content_stream(self.entity_id, _words()):
             pass
-        return conversation.async_get_result_from_chat_log(user_input, chat_log)
+        response = intent.IntentResponse(language=user_input.language)
+        response.async_set_speech(STORY)
+        return conversation.ConversationResult(response, chat_log.conversation_id)
 
 
 async def _words() -> AsyncIterator[conversation.AssistantContentDeltaDict]:
