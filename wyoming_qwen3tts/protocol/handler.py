@@ -72,6 +72,7 @@ class Connection:
         limits: ConnectionLimits,
         *,
         supports_streaming: bool = True,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Serve a client.
 
@@ -80,6 +81,7 @@ class Connection:
             source: Speaks.
             limits: What the client may cost.
             supports_streaming: Whether info says so; streamed text is spoken in any case.
+            on_error: Called with everything that the client is told was wrong.
         """
         self._client = client
         self._reader = EventReader(client.reader, limits)
@@ -87,6 +89,7 @@ class Connection:
         self._source = source
         self._limits = limits
         self._supports_streaming = supports_streaming
+        self._on_error = on_error
         self._state = ConnectionState.IDLE
         self._stream: Answer | None = None
         self._answers: deque[Answer] = deque()
@@ -95,7 +98,7 @@ class Connection:
         self._linger: asyncio.TimerHandle | None = None
         self._num_errors = 0
         self._is_finishing = False
-        self._last_event_at = 0.0
+        self._last_event_at = asyncio.get_running_loop().time()
         self._main: asyncio.Task[None] | None = None
         self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
             "describe": self._describe,
@@ -136,6 +139,20 @@ class Connection:
         for answer in self._answers:
             answer.refuse(reason)
         self.finish()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the client has sent anything; 0 while it is owed an answer."""
+        if any(answer.text.has_ended for answer in self._answers):
+            return 0.0
+        return asyncio.get_running_loop().time() - self._last_event_at
+
+    def make_room(self) -> None:
+        """End a connection that nobody uses, because its place is needed."""
+        _LOGGER.info("%s: idle for %.0f s; closed to make room", self._client.name, self.idle_s)
+        # It takes a moment to end, in which it must not be chosen again.
+        self._last_event_at = asyncio.get_running_loop().time()
+        self._hang_up()
 
     # Reading
 
@@ -311,6 +328,7 @@ class Connection:
     async def _send_away(self, error: FramingError) -> None:
         """Tell the client why, and read no more events."""
         _LOGGER.info("%s: %s; connection closed", self._client.name, error)
+        self._count(error)
         try:
             await self._events.write(make_error(error))
             self._events.end()
@@ -360,7 +378,12 @@ class Connection:
         except OSError:  # includes TimeoutError: the client does not read the rest
             self._client.writer.transport.abort()
 
+    def _count(self, error: Exception) -> None:
+        if self._on_error is not None:
+            self._on_error(error)
+
     def _log(self, error: Exception) -> None:
+        self._count(error)
         if isinstance(error, Qwen3TTSError):
             _LOGGER.warning("%s: %s: %s", self._client.name, error.code, error)
         else:

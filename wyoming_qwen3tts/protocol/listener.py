@@ -7,7 +7,8 @@ import os
 import socket
 import stat
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from wyoming_qwen3tts.protocol.answer import make_error
 from wyoming_qwen3tts.protocol.framing import EventWriter
 from wyoming_qwen3tts.protocol.handler import Client, Connection
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.protocol.networks import AllowedNetworks
 from wyoming_qwen3tts.protocol.speech_source import SpeechSource
 
 _LOGGER = logging.getLogger(__name__)
@@ -27,6 +29,9 @@ _BACKLOG: Final = 128
 _SEND_BUFFER_BYTES: Final = 131_072
 """The kernel's share of what a client has not read; its own choice may be megabytes."""
 _LAST_WORDS_S: Final = 1.0
+_MAX_REMEMBERED: Final = 256
+_EXPENDABLE_S: Final = 30.0
+"""Idle for so long, a connection may be closed when there are too many."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,19 @@ def parse_uri(uri: str) -> Address:
     raise ConfigError(f"the address {uri!r} is not one of {forms}")
 
 
+@dataclass
+class ListenerStatus:
+    """What became of those who connected, for reports."""
+
+    num_connected: int = 0
+    """Clients that are connected now."""
+    num_accepted: int = 0
+    num_beyond_limit: int = 0
+    """Sent away because too many were connected."""
+    num_foreign: int = 0
+    """Sent away because their network is not allowed."""
+
+
 class Listener:
     """Accepts clients from the start of its context until :meth:`stop` or the end of it."""
 
@@ -71,8 +89,18 @@ class Listener:
         limits: ConnectionLimits,
         *,
         supports_streaming: bool = True,
+        networks: AllowedNetworks | None = None,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Prepare to listen.
+
+        Args:
+            uri: Where.
+            source: Speaks.
+            limits: What a client may cost.
+            supports_streaming: Whether clients are told that text may be sent in pieces.
+            networks: Whose clients are served; None for everybody's.
+            on_error: Called with everything that clients are told was wrong.
 
         Raises:
             ConfigError: The address is none.
@@ -86,6 +114,10 @@ class Listener:
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._is_full = False
+        self._networks = networks or AllowedNetworks()
+        self._on_error = on_error
+        self._status = ListenerStatus()
+        self._foreign: set[str] = set()
 
     async def __aenter__(self) -> Self:
         """Begin to listen.
@@ -127,6 +159,11 @@ class Listener:
         """Clients that are connected now."""
         return len(self._connections)
 
+    @property
+    def status(self) -> ListenerStatus:
+        """Who came until now."""
+        return replace(self._status, num_connected=len(self._connections))
+
     async def wait_for_input_end(self) -> None:
         """Wait until the one client on stdio:// has been served; on a socket for ever."""
         if self._address.scheme == "stdio":
@@ -161,7 +198,12 @@ class Listener:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= self._limits.max_connections:
+        peer = writer.get_extra_info("peername")
+        if not self._networks.allows(peer):
+            self._send_away(writer, str(peer[0]))
+            return
+        if len(self._connections) >= self._limits.max_connections and not self._make_room():
+            self._status.num_beyond_limit += 1
             task = asyncio.create_task(self._refuse(writer))
             self._refusals.add(task)
             task.add_done_callback(self._refusals.discard)
@@ -171,17 +213,41 @@ class Listener:
         writer.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES
         )
-        peer = writer.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local client"
         self._serve(Client(reader, writer, name))
 
+    def _make_room(self) -> bool:
+        """End the connection that has been idle longest, so that nobody can occupy them all."""
+        idle = max(self._connections.values(), key=lambda connection: connection.idle_s)
+        if idle.idle_s < _EXPENDABLE_S:
+            return False
+        idle.make_room()
+        return True
+
     def _serve(self, client: Client) -> None:
         connection = Connection(
-            client, self._source, self._limits, supports_streaming=self._supports_streaming
+            client,
+            self._source,
+            self._limits,
+            supports_streaming=self._supports_streaming,
+            on_error=self._on_error,
         )
+        self._status.num_accepted += 1
         task = asyncio.create_task(connection.run())
         self._connections[task] = connection
         task.add_done_callback(self._connections.pop)
+
+    def _send_away(self, writer: asyncio.StreamWriter, address: str) -> None:
+        """Close the connection of a client that may not come in, without a word to it."""
+        self._status.num_foreign += 1
+        if address not in self._foreign:  # one line for each, whatever it tries
+            _LOGGER.warning(
+                "%s is in no network that is allowed; its connections are closed", address
+            )
+            if len(self._foreign) >= _MAX_REMEMBERED:
+                self._foreign.clear()
+            self._foreign.add(address)
+        writer.transport.abort()
 
     async def _refuse(self, writer: asyncio.StreamWriter) -> None:
         limit = self._limits.max_connections
