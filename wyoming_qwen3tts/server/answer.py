@@ -15,7 +15,13 @@ from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
 from wyoming_qwen3tts.synthesis.guard import frame_budget
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import IclVoice, Voice
+from wyoming_qwen3tts.synthesis.voice import (
+    DesignedVoice,
+    IclVoice,
+    PresetSpeaker,
+    Voice,
+    XVectorVoice,
+)
 from wyoming_qwen3tts.text.language import detect_language, model_language
 from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts
 from wyoming_qwen3tts.text.sentence_stream import SentenceStream
@@ -33,6 +39,12 @@ _LOOKAHEAD = 4
 # A long text is cut into sentences in pieces of so many characters, between which other clients are
 # served: 100 kB of the worst text take seconds.
 _SLICE_CHARS = 1_000
+_VOICE_KINDS: dict[type, str] = {
+    PresetSpeaker: "preset",
+    XVectorVoice: "x-vector",
+    IclVoice: "icl",
+    DesignedVoice: "designed",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,9 @@ class Answer:
         self._plan = plan
         self._pace = pace
         self._language = plan.language
-        self.report = RequestReport(plan.chosen.info.name, plan.language)
+        self.report = RequestReport(
+            plan.chosen.info.name, plan.language, voice_kind=_VOICE_KINDS[type(plan.voice)]
+        )
         self._unread: set[str] = set()
         self._open: list[Utterance] = []
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
@@ -85,6 +99,7 @@ class Answer:
                 self._note_unread(sentence)
                 language = self._language_of(sentence)
                 spoken = normalize(sentence, language, self._plan.rules)
+                _LOGGER.debug("Says %r as %r", sentence, spoken)
                 if speakable(spoken):
                     await self._speak(spoken, language)
         finally:
@@ -155,6 +170,7 @@ class Answer:
         """Cancel whatever is still being made."""
         for utterance in self._open:
             self._worker.release(utterance)
+            self.report.add_end(utterance)
             self.report.is_cancelled = True
         self._open.clear()
 
@@ -210,6 +226,7 @@ class Answer:
                 piece = arriving.result()
                 if piece is None:
                     break
+                self.report.note_text()
                 for start in range(0, len(piece), _SLICE_CHARS):
                     for sentence in stream.push(piece[start : start + _SLICE_CHARS]):
                         yield sentence

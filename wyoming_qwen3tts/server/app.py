@@ -7,13 +7,18 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from functools import partial
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.protocol.listener import Listener, parse_uri
+from wyoming_qwen3tts.protocol.networks import AllowedNetworks
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
 from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.discovery import announced
+from wyoming_qwen3tts.server.http_endpoint import HttpEndpoint
+from wyoming_qwen3tts.server.metrics import Metrics
+from wyoming_qwen3tts.server.status_pages import HasStatus, StatusPages
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -56,9 +61,19 @@ class PendingSource:
 class Server:
     """The program that serves, from the first signal handler to the last connection."""
 
-    def __init__(self, config: ServerConfig, create_source: SourceFactory) -> None:
+    def __init__(
+        self, config: ServerConfig, create_source: SourceFactory, figures: Metrics | None = None
+    ) -> None:
+        """Prepare to serve.
+
+        Args:
+            config: Every setting.
+            create_source: Gives the speech source.
+            figures: What is counted; the speech source counts there as well.
+        """
         self._config = config
         self._create_source = create_source
+        self._figures = figures or Metrics()
         self._stop = asyncio.Event()
         self._is_ready = False
 
@@ -86,10 +101,24 @@ class Server:
     async def _serve(self) -> None:
         config = self._config
         source = PendingSource()
-        listener = Listener(config.uri, source, config.limits, supports_streaming=config.streaming)
-        # The port comes first: a client that asks while models load waits instead of failing.
-        async with listener, self._create_source(config) as loaded:
+        networks = AllowedNetworks(config.allow)
+        listener = Listener(
+            config.uri,
+            source,
+            config.limits,
+            supports_streaming=config.streaming,
+            networks=networks,
+            on_error=self._figures.count_error,
+        )
+        pages = StatusPages(self._figures, lambda: listener.status)
+        # The ports come first: a client that asks while models load waits instead of failing.
+        async with (
+            listener,
+            _serving(config.http, pages, networks),
+            self._create_source(config) as loaded,
+        ):
             source.set(loaded)
+            pages.set_ready(loaded if isinstance(loaded, HasStatus) else None)
             async with AsyncExitStack() as announcement:
                 if config.zeroconf is not None:
                     await announcement.enter_async_context(
@@ -133,16 +162,29 @@ def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> N
         ConfigError: A setting cannot be used.
         BundleError: A model cannot be used.
     """
+    figures = Metrics()
 
     async def run() -> None:
-        await Server(config, create_source or _create_engine).run()
+        create = create_source or partial(_create_engine, figures=figures)
+        await Server(config, create, figures).run()
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run())
 
 
-def _create_engine(config: ServerConfig) -> AbstractAsyncContextManager[SpeechSource]:
+def _serving(
+    address: str | None, pages: StatusPages, networks: AllowedNetworks
+) -> AbstractAsyncContextManager[object]:
+    """Return the context in which the pages are served, if anybody wants them."""
+    if address is None:
+        return contextlib.nullcontext()
+    return HttpEndpoint(address, pages.pages, networks)
+
+
+def _create_engine(
+    config: ServerConfig, figures: Metrics
+) -> AbstractAsyncContextManager[SpeechSource]:
     # Imported late: it brings onnxruntime, which --version and a wrong flag have no need of.
     from wyoming_qwen3tts.server.engine import create_speech_source
 
-    return create_speech_source(config)
+    return create_speech_source(config, figures)

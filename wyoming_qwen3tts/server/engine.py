@@ -4,33 +4,36 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import (
     BusyError,
     ConfigError,
     ModelNotReadyError,
-    Qwen3TTSError,
     RequestError,
 )
 from wyoming_qwen3tts.model.bundle import SessionOptions
 from wyoming_qwen3tts.model.session import select_execution
 from wyoming_qwen3tts.model.speech_model import SpeechModel
-from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource, VoiceInfo
+from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.server.answer import Answer, AnswerPlan
 from wyoming_qwen3tts.server.arrivals import Arrivals, served_models
 from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE
 from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
+from wyoming_qwen3tts.server.metrics import Metrics
 from wyoming_qwen3tts.server.model_pool import ModelPool
 from wyoming_qwen3tts.server.orders import Order, Wishes
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.server.provision import ProvisionOptions
 from wyoming_qwen3tts.server.speed_record import SpeedRecord
+from wyoming_qwen3tts.server.status_pages import EngineStatus
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
 from wyoming_qwen3tts.server.worker import SynthesisWorker
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, default_options
@@ -46,6 +49,10 @@ _LOGGER = logging.getLogger(__name__)
 
 _WARM_UP_TEXT = "Hello, this is ready."
 _CARE_S = 2.0
+_NUM_LOOKUPS = 2
+
+Arguments = TypeVarTuple("Arguments")
+Found = TypeVar("Found")
 
 
 class SpeechEngine:
@@ -59,8 +66,10 @@ class SpeechEngine:
         worker: SynthesisWorker,
         arrivals: Arrivals,
         speeds: SpeedRecord,
+        figures: Metrics,
     ) -> None:
         """Serve the voices of a catalogue, also of models that are still on their way."""
+        self._figures = figures
         self._config = config
         self._arrivals = arrivals
         self._catalogue = catalogue
@@ -68,13 +77,26 @@ class SpeechEngine:
         self._worker = worker
         self._speeds = speeds
         self._num_open = 0
+        # Of their own: whoever opens models and encodes clips may use up the common threads, and
+        # describe is answered all the same.
+        self._lookups = ThreadPoolExecutor(_NUM_LOOKUPS, "catalogue")
         self._languages = frozenset(_known_languages(config.languages))
         self._rules = _rules(config.keep_as_written)
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
-        voices = await asyncio.to_thread(self._catalogue.voices)
+        voices = await self._look_up(self._catalogue.voices)
         return [voice.info for voice in voices]
+
+    def status(self) -> EngineStatus:
+        """Return how synthesis does now."""
+        return EngineStatus(
+            self._num_open, self._worker.status, self._pool.status(), self._arrivals.states
+        )
+
+    def close(self) -> None:
+        """Look nothing up any more."""
+        self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def warm_up(self) -> None:
         """Speak a sentence to nobody, so that the first request finds everything open.
@@ -84,7 +106,9 @@ class SpeechEngine:
         """
         started_s = time.perf_counter()
         try:
-            async with aclosing(self._speak(SpeechRequest(), _one_piece(_WARM_UP_TEXT))) as chunks:
+            text = _one_piece(_WARM_UP_TEXT)
+            # Not counted: nobody asked for it.
+            async with aclosing(self._speak(SpeechRequest(), text, Metrics())) as chunks:
                 async for _ in chunks:
                     pass
         except ModelNotReadyError:
@@ -102,24 +126,32 @@ class SpeechEngine:
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak text that may still be arriving; see :class:`SpeechSource`."""
         if self._num_open >= self._config.max_waiting:
+            self._figures.count_refusal()
             raise BusyError(f"{self._num_open} requests are open already; try again later.")
         self._num_open += 1
         try:
-            async with aclosing(self._speak(request, text)) as chunks:
+            async with aclosing(self._speak(request, text, self._figures)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         finally:
             self._num_open -= 1
 
     async def _speak(
-        self, request: SpeechRequest, text: AsyncIterator[str]
+        self, request: SpeechRequest, text: AsyncIterator[str], figures: Metrics
     ) -> AsyncGenerator[AudioChunk, None]:
-        chosen = await self._find(request)
-        async with self._pool.use(chosen.bundle) as synthesizer:
-            # In a thread: a new clip of the library is encoded here, which takes seconds.
-            plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
+        started_s = time.perf_counter()
+        async with AsyncExitStack() as stack:
+            try:
+                chosen = await self._find(request)
+                synthesizer = await stack.enter_async_context(self._pool.use(chosen.bundle))
+                # In a thread: a new clip of the library is encoded here, which takes seconds.
+                plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
+            except Exception:
+                figures.count_refusal()
+                raise
             pace = self._pool.pace(chosen.bundle)
             answer = Answer(self._config, self._worker, synthesizer, plan, pace)
+            answer.report.started_s = started_s
             reader = asyncio.create_task(answer.read(text))
             try:
                 async with aclosing(answer.audio()) as chunks:
@@ -128,25 +160,32 @@ class SpeechEngine:
                 await reader
                 if (closing := answer.closing_silence()) is not None:
                     yield closing
+            except BaseException as error:
+                answer.report.note_error(error)
+                raise
             finally:
                 reader.cancel()
                 answer.release()
-                with suppress(asyncio.CancelledError, Qwen3TTSError):
-                    await reader
+                await asyncio.gather(reader, return_exceptions=True)
                 answer.report.log()
                 self._pool.usage(chosen.bundle).add(answer.report)
+                figures.count_request(answer.report)
 
     async def _find(self, request: SpeechRequest) -> CatalogueVoice:
         """Return the voice that a request means, when its model is there."""
         try:
-            chosen = await asyncio.to_thread(self._catalogue.find, request, self._config.voice)
+            chosen = await self._look_up(self._catalogue.find, request, self._config.voice)
         except RequestError:
             if not await self._arrivals.settle(None):
                 raise
         else:
             if not await self._arrivals.settle(chosen.bundle):
                 return chosen
-        return await asyncio.to_thread(self._catalogue.find, request, self._config.voice)
+        return await self._look_up(self._catalogue.find, request, self._config.voice)
+
+    async def _look_up(self, find: Callable[[*Arguments], Found], *arguments: *Arguments) -> Found:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._lookups, find, *arguments)
 
     def _plan(
         self, chosen: CatalogueVoice, request: SpeechRequest, model: SpeechModel
@@ -212,8 +251,14 @@ def _requested_language(request: SpeechRequest) -> str | None:
 
 
 @asynccontextmanager
-async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSource]:
+async def create_speech_source(
+    config: ServerConfig, figures: Metrics | None = None
+) -> AsyncIterator[SpeechEngine]:
     """Find the models, start the synthesis thread, and give the speech source of a server.
+
+    Args:
+        config: Every setting.
+        figures: Where requests are counted.
 
     Raises:
         ConfigError: A model is not installed.
@@ -246,7 +291,7 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
     )
     catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
     speeds = SpeedRecord(data_dirs[0])
-    engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds)
+    engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds, figures or Metrics())
     async with arrivals.working(), _reporting(pool):
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
         warm_up = asyncio.create_task(_keep_warm(engine, arrivals))
@@ -256,6 +301,7 @@ async def create_speech_source(config: ServerConfig) -> AsyncIterator[SpeechSour
         finally:
             warm_up.cancel()
             care.cancel()
+            engine.close()
             await worker.stop()
 
 

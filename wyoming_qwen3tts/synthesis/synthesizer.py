@@ -166,7 +166,8 @@ class Synthesizer:
         if speech is None:
             return
         self._waiting.remove(speech)
-        speech.timing.started_s = time.perf_counter()
+        # A second attempt goes on with the time of the first.
+        speech.timing.started_s = speech.timing.started_s or time.perf_counter()
         decoder = self.model.codec_decoder
         try:
             state = self._loop.prefixes.codec_state(decoder, speech.lane.prompt)
