@@ -1,5 +1,8 @@
 """What this machine has free, and what this process holds of it."""
 
+import contextlib
+import ctypes
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -23,6 +26,18 @@ def resident_memory_bytes() -> int | None:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def return_free_memory() -> None:
+    """Give memory that nothing uses any more back to the system, where that can be asked for.
+
+    The C library keeps what was freed in pieces: of a closed 0.6B model (int8) that was 490 to 780
+    of 1,470 MB.
+    """
+    gc.collect()
+    # glibc's; other libraries have nothing of that name.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_memory_bytes() -> int | None:

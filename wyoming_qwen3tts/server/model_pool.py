@@ -1,7 +1,6 @@
 """The opened models of a server: opened when needed, shared, unloaded under a memory limit."""
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +12,7 @@ from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle, shared_de
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.server.bundle_watch import BundleWatch, FileChange
 from wyoming_qwen3tts.server.bundles import InstalledBundle
-from wyoming_qwen3tts.server.machine import resident_memory_bytes
+from wyoming_qwen3tts.server.machine import resident_memory_bytes, return_free_memory
 from wyoming_qwen3tts.server.model_usage import ModelUsage
 from wyoming_qwen3tts.server.pacing import Pace
 from wyoming_qwen3tts.server.speed_record import SpeedRecord
@@ -275,7 +274,7 @@ class ModelPool:
     def _unload(self, slot: _Slot) -> None:
         before_bytes = resident_memory_bytes()
         slot.synthesizer = None
-        gc.collect()
+        return_free_memory()
         after_bytes = resident_memory_bytes()
         if before_bytes is None or after_bytes is None:
             _LOGGER.info("Closed %s", slot.bundle.reference)
