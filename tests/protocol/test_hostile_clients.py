@@ -193,6 +193,30 @@ async def test_what_is_no_event_is_an_error_and_the_end(arena, sent, caplog):
     assert len(lines[0].message) < 300
 
 
+@pytest.mark.parametrize(
+    "request_types",
+    [["synthesize"], ["synthesize-start", "synthesize-chunk"]],
+    ids=["plain", "stream"],
+)
+async def test_what_is_no_event_ends_the_answer_that_is_being_spoken(arena, request_types, caplog):
+    arena.source.frame_s = 0.005
+    async with await arena.connect() as client:
+        for request_type in request_types:
+            await client.send(request_type, {"text": "a" * 1_000})
+        await client.read_until("audio-chunk")
+        await client.send_bytes(b"garbage\n")
+        events = await client.read_to_end()
+        # The socket stays open: the server itself has to end what it was doing.
+        await eventually(lambda: arena.listener.num_connections == 0)
+    arena.source.frame_s = 0.0
+    assert events[-1].type == "error"
+    assert events[-1].data["code"] == "FramingError"
+    assert arena.source.num_cancelled == 1
+    lines = [record.message for record in caplog.records if record.name.startswith("wyoming_qwen3")]
+    assert len(lines) == 1
+    assert "connection closed" in lines[0]
+
+
 @pytest.mark.parametrize("sent", WRONG_EVENTS.values(), ids=WRONG_EVENTS.keys())
 async def test_wrong_event_is_an_error_and_no_end(arena, sent, caplog):
     async with await arena.connect() as client:

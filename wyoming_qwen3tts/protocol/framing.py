@@ -156,16 +156,18 @@ class EventWriter:
     def __init__(self, stream: asyncio.StreamWriter, limits: ConnectionLimits) -> None:
         self._stream = stream
         self._timeout_s = limits.write_timeout_s
+        self._has_ended = False
 
     async def write(self, event: Event) -> None:
         """Send an event; waits while the client is slow.
 
         Raises:
-            ClientGoneError: The client has gone, or has not read for too long.
+            ClientGoneError: The client has gone, has not read for too long, or was told that
+                nothing more will come.
         """
         encoded = io.BytesIO()
         write_event(event, encoded)
-        if self._stream.is_closing():
+        if self._has_ended or self._stream.is_closing():
             raise ClientGoneError("the connection is closed")
         # In one piece, and never by writelines (as the package's own asynchronous writer does): on
         # a lost connection some versions of Python (3.12.1 and 3.13.0 were seen to) leave the
@@ -181,6 +183,7 @@ class EventWriter:
 
     def end(self) -> None:
         """Tell the client that nothing more will come, where the transport can."""
+        self._has_ended = True
         if self._stream.can_write_eof():
             self._stream.write_eof()
 

@@ -100,6 +100,8 @@ class Connection:
         self._is_finishing = False
         self._last_event_at = asyncio.get_running_loop().time()
         self._main: asyncio.Task[None] | None = None
+        self._speaking: asyncio.Task[None] | None = None
+        self._is_sent_away = False
         self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
             "describe": self._describe,
             "ping": self._ping,
@@ -112,7 +114,8 @@ class Connection:
     async def run(self) -> None:
         """Serve until the client goes away, breaks the rules or is idle for too long."""
         self._main = asyncio.create_task(self._read_events())
-        others = [asyncio.create_task(self._speak_answers())]
+        self._speaking = asyncio.create_task(self._speak_answers())
+        others = [self._speaking]
         if not self._client.listens_after_eof:
             others.append(asyncio.create_task(self._watch_idleness()))
         if self._is_finishing:
@@ -282,9 +285,11 @@ class Connection:
                 if self._is_finishing and not self._answers:
                     break
         except ClientGoneError as error:
-            _LOGGER.info("%s: gone while an answer was sent: %s", self._client.name, error)
+            if not self._is_sent_away:
+                _LOGGER.info("%s: gone while an answer was sent: %s", self._client.name, error)
         finally:
-            self._hang_up()
+            if not self._is_sent_away:  # else the client is still being told why
+                self._hang_up()
 
     async def _speak(self, answer: Answer) -> None:
         try:
@@ -326,9 +331,12 @@ class Connection:
         return True
 
     async def _send_away(self, error: FramingError) -> None:
-        """Tell the client why, and read no more events."""
+        """Tell the client why, read no more events and speak no more."""
         _LOGGER.info("%s: %s; connection closed", self._client.name, error)
         self._count(error)
+        self._is_sent_away = True
+        if self._speaking is not None:
+            self._speaking.cancel()
         try:
             await self._events.write(make_error(error))
             self._events.end()
