@@ -57,6 +57,19 @@ def test_models_exist(page: str) -> None:
         assert named == {model.name for model in catalogue_models()}
 
 
+@pytest.mark.parametrize(
+    "page", ["docs/docker.md", "docs/home-assistant.md", "config/addon/DOCS.md"]
+)
+def test_size_of_the_first_download_is_true(page: str) -> None:
+    model = find_model("qwen3-tts-0.6b-customvoice")
+    assert model is not None
+    text = " ".join((ROOT / page).read_text().split())
+
+    sizes = re.findall(r"fetches (?:its model \()?about ([\d.]+) GB", text)
+
+    assert sizes == [f"{model.num_bytes / 1e9:.1f}"]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_automations_are_ones_that_home_assistant_takes(page: str) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
