@@ -197,17 +197,29 @@ def read_mapping(kind: type, values: Any, source: str) -> dict[Path, Any]:
         source: Name of the file, for messages.
 
     Raises:
-        ConfigError: A key is unknown, or a value is of the wrong kind or out of range.
+        ConfigError: Keys are unknown, or a value is of the wrong kind or out of range.
     """
     known = {known_setting.path: known_setting for known_setting in list_settings(kind)}
     found: dict[Path, Any] = {}
-    _read_level(known, values, (), source, found)
-    return found
+    unknown: dict[str, str] = {}
+    _read_level(known, values, (), source, found, unknown)
+    if unknown:
+        raise ConfigError(f"{source}: {_describe_unknown(unknown)}")
+    return {
+        path: known[path].check(value, f"{source}: {'.'.join(path)}")
+        for path, value in found.items()
+    }
 
 
 def _read_level(
-    known: Mapping[Path, Setting], values: Any, path: Path, source: str, found: dict[Path, Any]
+    known: Mapping[Path, Setting],
+    values: Any,
+    path: Path,
+    source: str,
+    found: dict[Path, Any],
+    unknown: dict[str, str],
 ) -> None:
+    """Sort a level's values into unchecked ones and unknown keys with the nearest right ones."""
     if values is None:
         return
     if not isinstance(values, Mapping):
@@ -217,15 +229,23 @@ def _read_level(
     for name, value in values.items():
         here = (*path, str(name))
         if here in known:
-            found[here] = known[here].check(value, f"{source}: {'.'.join(here)}")
+            found[here] = value
         elif str(name) in names_here:
-            _read_level(known, value, here, source, found)
+            _read_level(known, value, here, source, found, unknown)
         else:
+            key = ".".join(here)
             every_key = [".".join(other) for other in known]
-            raise ConfigError(
-                f"{source}: unknown setting {'.'.join(here)}"
-                + _suggest(".".join(here), every_key, [".".join((*path, n)) for n in names_here])
-            )
+            siblings = [".".join((*path, name_here)) for name_here in names_here]
+            unknown[key] = _nearest(key, every_key, siblings)
+
+
+def _describe_unknown(unknown: Mapping[str, str]) -> str:
+    """Return what to say of all unknown keys at once, so that nobody finds them one by one."""
+    if len(unknown) == 1:
+        ((key, near),) = unknown.items()
+        return f"unknown setting {key}" + (f"; did you mean {near}?" if near else "")
+    listed = [f"{key} (did you mean {near}?)" if near else key for key, near in unknown.items()]
+    return f"unknown settings {', '.join(listed)}"
 
 
 def build_section(kind: type[SectionT], values: Mapping[Path, Any]) -> SectionT:
@@ -241,8 +261,14 @@ def build_section(kind: type[SectionT], values: Mapping[Path, Any]) -> SectionT:
     return kind(**arguments)
 
 
-def _suggest(name: str, *candidates: Iterable[str]) -> str:
+def _suggest(name: str, candidates: Iterable[str]) -> str:
+    near = _nearest(name, candidates)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _nearest(name: str, *candidates: Iterable[str]) -> str:
+    """Return the most similar name of the first group that has one; empty without any."""
     for names in candidates:
         if near := difflib.get_close_matches(name, list(names), n=1, cutoff=0.6):
-            return f"; did you mean {near[0]}?"
+            return near[0]
     return ""

@@ -105,6 +105,12 @@ def test_flag_beats_environment_beats_file(tmp_path):
         ("sampling: {max_errors: 3}", "unknown setting sampling.max_errors; did you mean"),
         ("zzzzz: 1", "unknown setting zzzzz"),
         ("3: 1", "unknown setting 3"),
+        ("hold_bak: 1", "unknown setting hold_bak; did you mean hold_back?"),
+        (
+            "threads: two\nhold_bak: 1\nzzzzz: 1\nlimits: {max_conections: 3}",
+            "server.yaml: unknown settings hold_bak (did you mean hold_back?), zzzzz, "
+            "limits.max_conections (did you mean limits.max_connections?)",
+        ),
         ("threads: two", "threads must be a whole number, not 'two'"),
         ("threads: 1.5", "threads must be a whole number, not 1.5"),
         ("threads: true", "threads must be a whole number, not True"),
@@ -115,7 +121,10 @@ def test_flag_beats_environment_beats_file(tmp_path):
         ("debug: 'yes'", "debug must be true or false, not 'yes'"),
         ("uri: null", "uri must be a text, not None"),
         ("model: [1]", "model must be a list of texts, not [1]"),
-        ("device: cudda", "device must be one of cpu, cuda, openvino, not 'cudda'; did you mean cuda?"),
+        (
+            "device: cudda",
+            "device must be one of cpu, cuda, openvino, not 'cudda'; did you mean cuda?",
+        ),
         ("- voice", "the file must hold keys and values"),
         ("voice: [", "is no YAML"),
     ],
