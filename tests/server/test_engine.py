@@ -172,3 +172,43 @@ async def test_both_text_modes_speak_text_in_pieces(data_dir, text_mode):
             again = await speak(source, SpeechRequest(voice=voice, language="en"), "".join(texts))
             assert sum(chunk.duration_s for chunk in chunks) > 0.1
             assert pcm(chunks) == pcm(again)
+
+
+async def test_names_are_understood_as_people_write_them(data_dir):
+    async with create_speech_source(config_for(data_dir)) as source:
+        for name in ("Uncle Fu", "uncle_fu", "Ono Anna", "ryan-de-DE", "Ryan-German"):
+            assert await speak(source, SpeechRequest(voice=name), "Hello")
+        with pytest.raises(RequestError):
+            await speak(source, SpeechRequest(voice="ryan-klingon"), "Hello")
+
+
+async def test_presets_of_a_second_model_carry_its_size(data_dir, tiny_bundle, tmp_path, caplog):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    second = tiny_bundle("1.7B-custom_voice")
+    shutil.copytree(second, root / second.parent.name / second.name)
+    async with create_speech_source(config_for(root)) as source:
+        voices = {voice.name: voice for voice in await source.voices()}
+        assert not voices["ryan"].speakers
+        assert "whisper" in voices["ryan-1.7b"].speakers
+        assert await speak(source, SpeechRequest("ryan-1.7b-de", speaker="whisper"), "Hallo")
+        assert "follows no instructions" not in caplog.text
+        for _ in range(2):
+            await speak(source, SpeechRequest("ryan", speaker="whisper"), "Hello")
+    assert caplog.text.count("follows no instructions") == 1
+
+
+async def test_a_style_is_added_to_a_designed_voice(data_dir, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    for name, style in (("plain", ""), ("styled", "style: Whisper very softly.\n")):
+        folder = root / "voices" / "en" / name
+        folder.mkdir(parents=True)
+        (folder / "instruct.txt").write_text("An old man with a deep voice.")
+        (folder / "voice.yaml").write_text(f"seed: 42\n{style}")
+    async with create_speech_source(config_for(root)) as source:
+        plain = pcm(await speak(source, SpeechRequest("plain"), "Hello there."))
+        styled = pcm(await speak(source, SpeechRequest("styled"), "Hello there."))
+        asked = SpeechRequest("plain", speaker="Whisper very softly.")
+        assert plain != styled
+        assert pcm(await speak(source, asked, "Hello there.")) == styled

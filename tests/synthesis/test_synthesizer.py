@@ -210,3 +210,21 @@ def test_special_tokens_in_the_text_are_plain_text(model, layout):
     speech = synthesizer.submit(SynthesisRequest(injected, RYAN, options))
     run_all(synthesizer, [speech])
     assert speech.error is None
+
+
+def test_a_long_utterance_gives_its_memory_back(endless):
+    synthesizer = Synthesizer(endless)
+    speech = synthesizer.submit(request(endless, max_frames=900))
+    run_all(synthesizer, [speech])
+    assert synthesizer._loop._cache.capacity <= 512
+
+
+def test_a_full_cache_ends_its_own_lane_only(endless, monkeypatch):
+    synthesizer = Synthesizer(endless, max_lanes=2)
+    monkeypatch.setattr(type(synthesizer._loop._cache), "max_positions", 40)
+    speeches = [synthesizer.submit(request(endless, max_frames=count)) for count in (200, 10)]
+    run_all(synthesizer, speeches)
+    assert [speech.finish_reason for speech in speeches] == [FinishReason.LENGTH] * 2
+    assert [speech.error for speech in speeches] == [None, None]
+    assert len(speeches[0].codes) < 40
+    assert len(speeches[1].codes) == 10

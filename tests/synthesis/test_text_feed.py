@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import RequestError
@@ -23,6 +23,7 @@ PARTS += ["\U0001f642", "<|im_end|>"]
 
 
 @settings(max_examples=300, deadline=None)
+@example(parts=["\u0e01\u0e47", "'", "the "])
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=12))
 def test_ids_of_pieces_are_those_of_the_whole(parts, tiny_model):
     tokenizer = tiny_model("0.6B-custom_voice").tokenizer

@@ -18,7 +18,12 @@ def build_embedded_bundle(directory: Path, *, name: str, seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="wyoming-qwen3tts-") as scratch:
         checkpoint = Path(scratch) / "checkpoint"
         recipe = RandomCheckpointRecipe(
-            model_type="custom_voice", model_size="0.6B", seed=seed, preset="tiny"
+            model_type="custom_voice",
+            model_size="0.6B",
+            seed=seed,
+            preset="tiny",
+            # Longer than what suits tests: it is there to be heard.
+            eos_gain=1.7,
         )
         RandomCheckpoint(recipe).write(checkpoint)
         options = BuildOptions(recipe=uniform_recipe("fp32"), name=name, force=True)

@@ -55,8 +55,6 @@ class KVCache:
         self.keys: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]
         self.values: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]
         self.lengths: Int32Array = np.zeros(num_lanes, np.int32)
-        self.generation = 0
-        """Raised whenever the blocks are replaced, so that bindings to them are renewed."""
 
     @property
     def num_lanes(self) -> int:
@@ -67,6 +65,11 @@ class KVCache:
     def capacity(self) -> int:
         """Positions that every lane has room for now."""
         return int(self.keys[0].shape[2])
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that a lane can have at most."""
+        return self._max_positions
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions in every lane.
@@ -110,7 +113,6 @@ class KVCache:
             for layer, new_block in enumerate(new_blocks):
                 new_block[:, :, :used] = blocks[layer][:, :, :used]
                 blocks[layer] = new_block
-        self.generation += 1
 
     def rewind(self, lane: int, length: int) -> None:
         """Forget every position of ``lane`` from ``length`` on."""

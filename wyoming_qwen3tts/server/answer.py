@@ -31,10 +31,10 @@ _LOGGER = logging.getLogger(__name__)
 _NOTHING_TO_SAY_S = 0.1
 # A finished sentence is not held back longer than this while nobody knows whether more will come.
 _FLUSH_AFTER_S = 0.4
-# Sentences submitted ahead of the one that is heard; more would only grow the queue.
 _JOINT = " "
 # Shorter speech says more of its prompt than of the machine.
 _MIN_PACE_FRAMES = 12
+# Sentences submitted ahead of the one that is heard; more would only grow the queue.
 _LOOKAHEAD = 4
 # A long text is cut into sentences in pieces of so many characters, between which other clients are
 # served: 100 kB of the worst text take seconds.
@@ -181,8 +181,7 @@ class Answer:
             options,
             language=None if language is None else model_language(language),
             max_frames=min(options.max_frames, self._budget(sentence)),
-            # Each sentence draws from a seed of its own, which follows from the request's.
-            seed=options.seed + self.report.num_utterances,
+            seed=self._next_seed(),
         )
         request = SynthesisRequest(
             sentence + _JOINT if self._is_growing else sentence,
@@ -198,6 +197,15 @@ class Answer:
         self.report.num_characters += len(sentence)
         self._open.append(utterance)
         self._queue.put_nowait(utterance)
+
+    def _next_seed(self) -> int:
+        """Return the next sentence's seed, which follows from the request's.
+
+        A described voice is partly made by chance: it keeps one seed, to stay more alike.
+        """
+        if isinstance(self._plan.voice, DesignedVoice):
+            return self._plan.options.seed
+        return self._plan.options.seed + self.report.num_utterances
 
     def _budget(self, sentence: str) -> int:
         return frame_budget(sentence, self._synthesizer.model.facts.frame_rate_hz)

@@ -251,6 +251,11 @@ def served_models(
     return found or [embedded_bundle(data_dirs[0])]
 
 
+def installed_models(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
+    """Return what a server without further wishes serves of what is installed, or the demo."""
+    return _one_of_each(Wishes(), data_dirs) or [embedded_bundle(data_dirs[0])]
+
+
 def _one_of_each(wishes: Wishes, data_dirs: Sequence[Path]) -> list[InstalledBundle]:
     """Return one bundle of each installed model: the wished one, else the fitting one."""
     by_model: dict[str, list[InstalledBundle]] = {}

@@ -4,7 +4,7 @@ Listing reads manifests and the voice library, never a graph.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wyoming_qwen3tts import __version__
@@ -36,6 +36,7 @@ _SPEAKER_NOTES = {
     "sohee": "warm, expressive woman; native Korean",
 }
 _DESIGNED_NAME = "designed"
+_DEFAULT_DESIGN = "A calm, friendly voice."
 _EMBEDDED_NOTE = "demo: random weights, sounds but no words"
 
 
@@ -75,11 +76,20 @@ class Catalogue:
         """
         self._bundles = bundles
         self._library = library
+        self._warned: set[str] = set()
         self._styles = {name.lower(): instruction for name, instruction in styles.items()}
 
     def voices(self) -> list[CatalogueVoice]:
-        """Return the voices as models and library stand now; the first one of a name counts."""
-        presets = [voice for bundle in self._bundles for voice in self._presets(bundle)]
+        """Return the voices as models and library stand now.
+
+        A preset that an earlier model has too carries its model's size in its name (ryan-1.7b).
+        """
+        presets: list[CatalogueVoice] = []
+        taken: set[str] = set()
+        for bundle in self._bundles:
+            own = self._presets(bundle)
+            presets += [_sized(preset) if preset.info.name in taken else preset for preset in own]
+            taken |= {preset.info.name for preset in presets}
         library = [
             voice
             for entry in self._library.scan()
@@ -108,14 +118,11 @@ class Catalogue:
             code = language_code(request.language)
             matching = [voice for voice in voices if code in voice.info.languages]
             return (matching or voices)[0]
-        by_name = {voice.info.name.lower(): voice for voice in voices}
-        wanted = name.strip().lower()
-        if wanted in by_name:
-            return by_name[wanted]
-        stem, _, suffix = wanted.rpartition("-")
-        pinned = by_name.get(stem)
-        if pinned is not None and suffix in pinned.info.languages:
-            return replace(pinned, language=suffix)
+        by_name = {voice_key(voice.info.name): voice for voice in voices}
+        key, code = split_language(name, by_name)
+        voice = by_name.get(key)
+        if voice is not None and (code is None or code in voice.info.languages):
+            return voice if code is None else replace(voice, language=code)
         raise RequestError(
             f"Unknown voice {name[:100]!r}; there are: {', '.join(sorted(by_name))}."
         )
@@ -140,7 +147,7 @@ class Catalogue:
         """
         instruction = self._styles.get(style.strip().lower(), style) if style else None
         if isinstance(voice.source, OpenDesign):
-            return DesignedVoice(instruction or ""), options
+            return DesignedVoice(instruction or _DEFAULT_DESIGN), options
         spoken: Voice = (
             voice.source
             if isinstance(voice.source, PresetSpeaker)
@@ -149,7 +156,20 @@ class Catalogue:
         if isinstance(voice.source, LibraryVoice):
             options = voice.source.settings.apply(options)
             instruction = instruction or voice.source.settings.style
-        return spoken, replace(options, instruction=_followed(instruction, model.facts))
+        if isinstance(spoken, DesignedVoice):
+            # The description is the model's instruction: a style can only be added to it.
+            return DesignedVoice(" ".join(filter(None, [spoken.description, instruction]))), options
+        return spoken, replace(options, instruction=self._followed(instruction, model.facts))
+
+    def _followed(self, instruction: str | None, facts: ModelFacts) -> str | None:
+        """Return the instruction if the model follows it; else say once that it does not."""
+        if not instruction or facts.follows_instructions:
+            return instruction
+        model = f"{facts.model_size} {facts.model_type}"
+        if model not in self._warned:
+            self._warned.add(model)
+            _LOGGER.warning("The %s model follows no instructions; styles are ignored", model)
+        return None
 
     def _presets(self, bundle: InstalledBundle) -> list[CatalogueVoice]:
         facts = bundle.manifest.facts
@@ -196,6 +216,7 @@ class Catalogue:
             name=entry.name,
             description=entry.settings.description or f"{entry.name} ({kind})",
             languages=(entry.language,),
+            speakers=tuple(self._styles) if entry.kind is VoiceKind.DESIGNED else (),
             version=__version__,
         )
         return CatalogueVoice(info, (wanted or able)[0], entry, language=entry.language)
@@ -206,15 +227,36 @@ def _languages(facts: ModelFacts) -> tuple[str, ...]:
     return tuple(code for code in LANGUAGES if code in spoken)
 
 
-def _followed(instruction: str | None, facts: ModelFacts) -> str | None:
-    if instruction and not facts.follows_instructions:
-        _LOGGER.warning(
-            "The %s %s model follows no instructions; the style is ignored",
-            facts.model_size,
-            facts.model_type,
-        )
-        return None
-    return instruction
+def voice_key(name: str) -> str:
+    """Return a voice's name as it is compared: "Uncle Fu" and "uncle_fu" are one."""
+    return name.strip().lower().replace(" ", "_")
+
+
+def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
+    """Split "ryan-de", "ryan-de-DE" or "Ryan-German" into the voice's key and a plain code.
+
+    Args:
+        name: As a client wrote it.
+        known: Keys of voices; a known name is never split.
+    """
+    key = voice_key(name)
+    parts = key.split("-")
+    for count in range(len(parts), 0, -1):
+        stem, suffix = "-".join(parts[:count]), "-".join(parts[count:])
+        code = language_code(suffix) if suffix else None
+        if stem in known and (not suffix or code is not None):
+            return stem, code
+    return key, None
+
+
+def _sized(voice: CatalogueVoice) -> CatalogueVoice:
+    size = voice.bundle.manifest.facts.model_size
+    info = replace(
+        voice.info,
+        name=f"{voice.info.name}-{size.lower()}",
+        description=f"{voice.info.description} ({size} model)",
+    )
+    return replace(voice, info=info)
 
 
 def _describe(speaker: str, bundle: InstalledBundle) -> str:

@@ -48,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has read enough; Python must not fail again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if is_debug:
+            logging.getLogger(__name__).debug("Where it happened", exc_info=error)
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

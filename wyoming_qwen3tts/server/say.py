@@ -18,8 +18,11 @@ from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.model.facts import ModelFacts
 from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.protocol.speech_source import SpeechRequest
 from wyoming_qwen3tts.reference_audio import read_clip_file
+from wyoming_qwen3tts.server.arrivals import installed_models
 from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE, InstalledBundle, find_bundle
+from wyoming_qwen3tts.server.catalogue import Catalogue, split_language, voice_key
 from wyoming_qwen3tts.server.cloning import cloned_voice, encode_clip
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.server.voice_cache import encoder_id
@@ -40,7 +43,12 @@ _DEFAULT_OUTPUT = "speech.wav"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``say``."""
-    parser.add_argument("text", metavar="TEXT", help="what to say; - reads standard input")
+    parser.add_argument(
+        "text",
+        metavar="TEXT",
+        help="what to say, exactly as it is: unlike the server, this rewrites no numbers and "
+        "splits no sentences; - reads standard input",
+    )
     parser.add_argument("--model", metavar="BUNDLE", help="a bundle's directory or name")
     parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
     parser.add_argument(
@@ -81,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
         Qwen3TTSError: The model or the request cannot be used.
     """
     text = sys.stdin.read() if args.text == "-" else args.text
-    bundle = find_bundle(args.model, args.data_dir or default_data_dirs())
+    args.entry = None
+    bundle = _bundle(args, args.data_dir or default_data_dirs())
     if bundle.is_embedded:
         print(EMBEDDED_NOTICE, file=sys.stderr)
     model = open_bundle(bundle.directory, SessionOptions(num_threads=args.threads))
@@ -96,12 +105,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _bundle(args: argparse.Namespace, data_dirs: list[Path]) -> InstalledBundle:
+    """Return the named model, else the one that speaks what is asked for."""
+    if args.model is not None:
+        return find_bundle(args.model, data_dirs)
+    installed = installed_models(data_dirs)
+    if args.voice is not None:
+        catalogue = Catalogue(installed, VoiceLibrary(data_dirs), {})
+        return catalogue.find(SpeechRequest(args.voice, args.language), None).bundle
+    wanted = "base" if args.reference is not None else "custom_voice"
+    fitting = [bundle for bundle in installed if bundle.manifest.facts.model_type == wanted]
+    return (fitting or installed)[0]
+
+
 def _request(
     args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel, text: str
 ) -> SynthesisRequest:
     facts = model.facts
     voice = _voice(args, bundle, model)
-    options = default_options(facts.generation, args.seed)
+    options = default_options(facts.generation)
+    if args.entry is not None:
+        options = args.entry.settings.apply(options)
+    if args.seed is not None:
+        options = replace(options, seed=args.seed)
     if args.greedy:
         options = options.greedy()
     changes = {
@@ -113,7 +139,7 @@ def _request(
         options,
         talker=replace(options.talker, **changes),
         predictor=replace(options.predictor, **changes),
-        max_frames=args.max_frames or options.max_frames,
+        max_frames=options.max_frames if args.max_frames is None else args.max_frames,
         language=_language(args.language),
         instruction=args.instruct,
         layout=TextLayout(args.layout) if args.layout else None,
@@ -135,13 +161,16 @@ def _voice(args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel
     if args.voice is None:
         raise RequestError(f"This model {describe_abilities(facts)}; give it one with --reference.")
     library = VoiceLibrary(args.data_dir or default_data_dirs())
-    known = {entry.name.casefold() for entry in library.scan()}
-    if facts.model_type == "custom_voice" or args.voice.casefold() not in known:
+    entries = {voice_key(entry.name): entry for entry in library.scan()}
+    key, code = split_language(args.voice, {*facts.speakers, *entries})
+    args.language = args.language or code
+    if facts.model_type == "custom_voice" or key not in entries:
         # If it is no preset either, the model refuses it and says what it can do.
-        return PresetSpeaker(args.voice)
-    entry = library.find(args.voice)
-    args.language = args.language or entry.language
-    return library.prepare(entry, model, encoder_id(bundle.manifest))
+        size = f"-{facts.model_size.lower()}"
+        return PresetSpeaker(key.removesuffix(size))
+    args.entry = library.find(entries[key].name)
+    args.language = args.language or args.entry.language
+    return library.prepare(args.entry, model, encoder_id(bundle.manifest))
 
 
 def _without_vain_instruction(options: SynthesisOptions, facts: ModelFacts) -> SynthesisOptions:

@@ -4,7 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from wyoming_qwen3tts.server.bundles import find_bundle, installed_bundles
+from wyoming_qwen3tts.server.arrivals import installed_models
+from wyoming_qwen3tts.server.bundles import find_bundle
 from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.paths import default_data_dirs
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
@@ -24,10 +25,9 @@ def run(args: argparse.Namespace) -> int:
         Qwen3TTSError: A model is not installed or cannot be used.
     """
     data_dirs = args.data_dir or default_data_dirs()
-    if args.model is None:
-        bundles = installed_bundles(data_dirs) or [find_bundle(None, data_dirs)]
-    else:
-        bundles = [find_bundle(args.model, data_dirs)]
+    bundles = (
+        installed_models(data_dirs) if args.model is None else [find_bundle(args.model, data_dirs)]
+    )
     voices = Catalogue(bundles, VoiceLibrary(data_dirs), {}).voices()
     if args.json:
         print(json.dumps([_row(voice) for voice in voices], indent=2, ensure_ascii=False))

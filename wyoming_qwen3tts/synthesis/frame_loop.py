@@ -24,6 +24,8 @@ from wyoming_qwen3tts.synthesis.prompt import Prompt
 
 # End of speech cannot be drawn before this many codes (hard coded in the official package).
 MIN_FRAMES = 2
+# Room that each lane of an idle loop keeps: most utterances fit into it.
+_IDLE_POSITIONS = 512
 
 
 class FinishReason(StrEnum):
@@ -199,6 +201,9 @@ class FrameLoop:
         self._lanes[index] = self._lanes[last]
         self._lanes.pop()
         self._cache.rewind(last, 0)
+        if not self._lanes:
+            # A long utterance must not keep its memory for ever.
+            self._cache.shrink(_IDLE_POSITIONS)
 
     def clear(self) -> None:
         """Forget every lane and all that prompts share; the cache gives its memory back."""
@@ -217,6 +222,10 @@ class FrameLoop:
 
     def _step_talker(self) -> None:
         """Read the last frame and the next piece of text of each lane that has both."""
+        for index in reversed(range(len(self._lanes))):
+            if self._cache.lengths[index] >= self._cache.max_positions:
+                self._lanes[index].finish_reason = FinishReason.LENGTH
+                self.leave(self._lanes[index])
         embeddings = np.zeros((len(self._lanes), self._model.facts.hidden_size), np.float32)
         ready = [False] * len(self._lanes)
         for index, lane in enumerate(self._lanes):

@@ -34,11 +34,12 @@ class TextFeed:
 def _last_sure_end(text: str) -> int:
     """Return the end of the last run of letters, or last digit, that something else follows."""
     for index in range(len(text) - 1, 0, -1):
-        if _is_word(text[index - 1]) and not _is_word(text[index]):
+        # A mark is no place to cut: composing may join it with the letter before, and where it does
+        # not, the tokenizer counts it among the punctuation that follows.
+        if _kind(text[index - 1]) in "LN" and _kind(text[index]) not in "LNM":
             return index
     return 0
 
 
-def _is_word(character: str) -> bool:
-    # Marks count as part of a word: composing may join them with the letter before.
-    return unicodedata.category(character)[0] in "LNM"
+def _kind(character: str) -> str:
+    return unicodedata.category(character)[0]
