@@ -111,6 +111,33 @@ async def test_client_that_comes_while_models_load_waits(harness):
         assert types(await client.read_until("audio-stop")) == PLAIN
 
 
+async def test_what_waits_for_the_end_has_ended_before_connections_are_closed(harness, monkeypatch):
+    order = []
+
+    async def wait_slowly(_listener):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.02)
+            order.append("waited")
+
+    stop = app.Listener.stop
+
+    async def note_stop(listener, timeout_s):
+        order.append("stop")
+        await stop(listener, timeout_s)
+
+    monkeypatch.setattr(app.Listener, "wait_for_input_end", wait_slowly)
+    monkeypatch.setattr(app.Listener, "stop", note_stop)
+    async with harness.running() as task:
+        async with await harness.connect() as client:
+            await client.send("describe")
+            await client.expect("info")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await ended(task)
+    assert order[:2] == ["waited", "stop"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signal_while_models_load_ends_at_once(harness, number):
     async with harness.running(loads=False) as task:

@@ -139,6 +139,7 @@ class Server:
         finally:
             for wait in waits:
                 wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _on_signal(self, number: int, main: asyncio.Task[None] | None) -> None:
         if self._stop.is_set():
