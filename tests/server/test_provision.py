@@ -215,7 +215,11 @@ def test_bundle_that_lost_bytes_is_ordered_again(workshop, installed, caplog, da
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("qwen3-tts-0.6b-custom", "did you mean qwen3-tts-0.6b-customvoice"),
+        (
+            "qwen3-tts-0.6b-custom",
+            r"did you mean qwen3-tts-0\.6b-customvoice\? Or name a directory",
+        ),
+        ("piper", r"there are .*qwen3-tts-1\.7b-voicedesign\. Or name a directory"),
         ("qwen3-tts-0.6b-customvoice/cpu_int3", "only fp32, fp16, int8, int4 can be got"),
         ("{empty}", "holds neither a bundle"),
     ],

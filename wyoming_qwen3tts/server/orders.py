@@ -184,8 +184,10 @@ def order_for(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Orde
     reference, wishes = _split_variant(reference, wishes)
     source = _hub_source(reference)
     if source is None:
+        hint = suggest_models(reference)
+        end = "" if hint.endswith("?") else "."
         raise ConfigError(
-            f"No model {reference!r} is known or installed; {suggest_models(reference)} "
+            f"No model {reference!r} is known or installed; {hint}{end} "
             "Or name a directory, or a repository as owner/name."
         )
     defaults = _PUBLISHED_PRECISION if isinstance(source, PublishedBundle) else _DEFAULT_PRECISION
