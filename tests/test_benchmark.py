@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -16,6 +15,7 @@ from script._benchmark.materials import Materials
 from script._benchmark.processes import BenchmarkError, Worker
 from script._benchmark.timing import TimedComponent
 from wyoming_qwen3tts.builder.graph import MICROSOFT_DOMAIN, GraphBuilder
+from wyoming_qwen3tts.model.manifest import read_manifest
 
 SUMMARY = [
     "speedup_vs_published",
@@ -321,19 +321,14 @@ def test_timed_components_pass_everything_on():
     assert timed.median_ms("double") is None
 
 
-def test_a_codec_decoder_of_another_precision_shares_all_other_files(directory, monkeypatch):
+def test_a_codec_decoder_of_another_precision_shares_all_other_files(directory):
     made = Materials(directory / "data", "0.6B", "tiny")
     recipe = materials.find_recipe("int8")
-    assert made.codec_bundles(recipe) is None
-    monkeypatch.setattr(
-        materials,
-        "with_codec_precision",
-        lambda recipe, precision: replace(recipe, name=f"codec_{precision}"),
-    )
     reference, other = made.codec_bundles(recipe)
     files = {path.name for path in made.bundle(recipe).iterdir()}
-    for bundle in (reference, other):
+    for bundle, precision in ((reference, "fp32"), (other, "int8")):
         assert {path.name for path in bundle.iterdir()} == files
+        assert read_manifest(bundle).precision["codec_decoder"] == {"all": precision}
         assert (bundle / "talker.onnx").samefile(made.bundle(recipe) / "talker.onnx")
         assert not (bundle / "codec_decoder.onnx").samefile(
             made.bundle(recipe) / "codec_decoder.onnx"

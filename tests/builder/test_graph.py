@@ -2,15 +2,15 @@
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 from wyoming_qwen3tts.builder.graph import DATA_ALIGNMENT_BYTES, GraphBuilder
 from wyoming_qwen3tts.errors import BuildError
+from wyoming_qwen3tts.model.session import open_session
 
 
 def run(path, **feeds):
-    return ort.InferenceSession(str(path)).run(None, feeds)
+    return open_session(path, num_threads=2).run(None, feeds)
 
 
 def test_constants_of_any_size_and_weights_are_there(tmp_path):
