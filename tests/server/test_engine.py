@@ -212,3 +212,27 @@ async def test_a_style_is_added_to_a_designed_voice(data_dir, tmp_path):
         asked = SpeechRequest("plain", speaker="Whisper very softly.")
         assert plain != styled
         assert pcm(await speak(source, asked, "Hello there.")) == styled
+
+
+async def test_a_preset_with_settings_of_its_own_is_a_voice(data_dir, tiny_bundle, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    second = tiny_bundle("1.7B-custom_voice")
+    shutil.copytree(second, root / second.parent.name / second.name)
+    folder = root / "voices" / "en" / "fu-whisper"
+    folder.mkdir(parents=True)
+    settings = "preset: Uncle Fu\ndescription: Fu, whispering\nseed: 7\nstyle: Whisper softly.\n"
+    (folder / "voice.yaml").write_text(settings)
+    async with create_speech_source(config_for(root)) as source:
+        voices = {voice.name: voice for voice in await source.voices()}
+        assert voices["fu-whisper"].description == "Fu, whispering"
+        assert voices["fu-whisper"].languages == ("en",)
+        assert "calm" in voices["fu-whisper"].speakers  # the model that follows instructions
+        own = pcm(await speak(source, SpeechRequest("fu-whisper"), "Hello there."))
+        assert own == pcm(await speak(source, SpeechRequest("fu-whisper"), "Hello there."))
+        calm = SpeechRequest("fu-whisper", speaker="calm")
+        assert own != pcm(await speak(source, calm, "Hello there."))
+        (folder / "voice.yaml").write_text("preset: nobody\n")
+        assert "fu-whisper" not in {voice.name for voice in await source.voices()}
+        (folder / "instruct.txt").write_text("An old man.")
+        assert "fu-whisper" not in {voice.name for voice in await source.voices()}

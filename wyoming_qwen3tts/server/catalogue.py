@@ -36,6 +36,12 @@ _SPEAKER_NOTES = {
     "sohee": "warm, expressive woman; native Korean",
 }
 _DESIGNED_NAME = "designed"
+_KINDS = {
+    VoiceKind.ICL: "cloned voice",
+    VoiceKind.X_VECTOR: "cloned voice",
+    VoiceKind.DESIGNED: "designed voice",
+    VoiceKind.PRESET: "own settings",
+}
 _DEFAULT_DESIGN = "A calm, friendly voice."
 _EMBEDDED_NOTE = "demo: random weights, sounds but no words"
 
@@ -203,23 +209,30 @@ class Catalogue:
             bundle
             for bundle in self._bundles
             if bundle.manifest.facts.model_type == entry.model_type
+            and (
+                entry.settings.preset is None
+                or voice_key(entry.settings.preset) in bundle.manifest.facts.speakers
+            )
         ]
         if not able:
             return None
+        if entry.settings.style:
+            able.sort(key=lambda bundle: not bundle.manifest.facts.follows_instructions)
         wanted = [
             bundle
             for bundle in able
             if entry.settings.model_size in ("any", bundle.manifest.facts.model_size)
         ]
-        kind = "designed voice" if entry.kind is VoiceKind.DESIGNED else "cloned voice"
+        bundle = (wanted or able)[0]
+        kind = _KINDS[entry.kind]
         info = VoiceInfo(
             name=entry.name,
             description=entry.settings.description or f"{entry.name} ({kind})",
             languages=(entry.language,),
-            speakers=tuple(self._styles) if entry.kind is VoiceKind.DESIGNED else (),
+            speakers=tuple(self._styles) if bundle.manifest.facts.follows_instructions else (),
             version=__version__,
         )
-        return CatalogueVoice(info, (wanted or able)[0], entry, language=entry.language)
+        return CatalogueVoice(info, bundle, entry, language=entry.language)
 
 
 def _languages(facts: ModelFacts) -> tuple[str, ...]:

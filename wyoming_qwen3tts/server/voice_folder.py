@@ -5,7 +5,8 @@
     ref.wav | ref.flac | ref.ogg | ref.mp3    a reference clip: a cloned voice
     ref.txt                                   what the clip says (without it: the timbre alone)
     instruct.txt                              a description in words: a designed voice
-    voice.yaml                                settings, all optional (VoiceSettings)
+    voice.yaml                                settings, all optional (VoiceSettings); alone, with
+                                              a preset: that speaker with settings of its own
     .cache/                                   encoded prompts, see voice_cache
 
 wyoming-piper keeps its cloned and designed voices in the same form.
@@ -17,9 +18,10 @@ import unicodedata
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from wyoming_qwen3tts.errors import ConfigError, VoiceError
+from wyoming_qwen3tts.model.facts import ModelType
 from wyoming_qwen3tts.reference_audio import (
     check_transcript,
     load_reference_clip,
@@ -78,6 +80,8 @@ class VoiceKind(StrEnum):
     """A clip's timbre alone."""
     DESIGNED = "designed"
     """A description in words."""
+    PRESET = "preset"
+    """A preset speaker with settings of its own."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,15 @@ class LibraryVoice:
     """Why the voice cannot be used and what to do; None for a usable one."""
 
     @property
-    def model_type(self) -> Literal["base", "voice_design"]:
+    def model_type(self) -> ModelType:
         """Type of the models that can speak it."""
-        return "voice_design" if self.kind is VoiceKind.DESIGNED else "base"
+        match self.kind:
+            case VoiceKind.DESIGNED:
+                return "voice_design"
+            case VoiceKind.PRESET:
+                return "custom_voice"
+            case _:
+                return "base"
 
 
 def folder_state(directory: Path) -> FolderState:
@@ -187,7 +197,8 @@ def _clips(state: FolderState) -> list[str]:
 
 def _kind(state: FolderState) -> VoiceKind:
     if not _clips(state):
-        return VoiceKind.DESIGNED
+        is_described = DESCRIPTION_NAME in state.names or SETTINGS_NAME not in state.names
+        return VoiceKind.DESIGNED if is_described else VoiceKind.PRESET
     return VoiceKind.ICL if TRANSCRIPT_NAME in state.names else VoiceKind.X_VECTOR
 
 
@@ -205,20 +216,34 @@ def _read_files(voice: LibraryVoice, root: Path) -> LibraryVoice:
         _check_inside(path, root)
     if len(clips) > 1:
         raise VoiceError(f"There are several clips ({', '.join(clips)}); keep one.")
-    if not clips and DESCRIPTION_NAME not in names:
-        raise VoiceError(
-            f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a description "
-            f"({DESCRIPTION_NAME}); put one there, or remove the folder."
-        )
     if SETTINGS_NAME in names:
         voice = replace(voice, settings=read_settings(voice.directory / SETTINGS_NAME))
+    _check_preset(voice)
     match voice.kind:
+        case VoiceKind.PRESET:
+            return voice
         case VoiceKind.DESIGNED:
             return replace(voice, text=_read_description(voice.directory / DESCRIPTION_NAME))
         case VoiceKind.ICL:
             voice = replace(voice, text=_one_line(voice.directory / TRANSCRIPT_NAME))
     check_clip(voice)
     return voice
+
+
+def _check_preset(voice: LibraryVoice) -> None:
+    """Check that a folder has one source: clip, description or the preset of its settings."""
+    is_bare = voice.clip is None and DESCRIPTION_NAME not in voice.state.names
+    if is_bare and voice.settings.preset is None:
+        raise VoiceError(
+            f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a description "
+            f"({DESCRIPTION_NAME}), nor a preset in {SETTINGS_NAME}; put one there, or remove the "
+            "folder."
+        )
+    if not is_bare and voice.settings.preset is not None:
+        raise VoiceError(
+            f"{SETTINGS_NAME} names the preset {printable(voice.settings.preset)}, but there is a "
+            "clip or a description too; keep one of them."
+        )
 
 
 def check_clip(voice: LibraryVoice) -> float:

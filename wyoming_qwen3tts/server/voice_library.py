@@ -26,7 +26,7 @@ from wyoming_qwen3tts.server.voice_folder import (
     printable,
     read_voice,
 )
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, Voice
+from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -108,6 +108,8 @@ class VoiceLibrary:
             raise VoiceError(f"The voice {entry.name} cannot be used: {entry.problem}")
         if entry.kind is VoiceKind.DESIGNED:
             return DesignedVoice(entry.text)
+        if entry.kind is VoiceKind.PRESET:
+            return PresetSpeaker((entry.settings.preset or "").strip().replace(" ", "_"))
         key = _PreparedKey(entry.directory, entry.state, model.name, encoder_id)
         with self._preparing:
             if key not in self._prepared:

@@ -38,6 +38,11 @@ class VoiceSettings:
     """Contents of ``voice.yaml``."""
 
     description: str | None = setting(None, "What people read in a list of voices.")
+    preset: str | None = setting(
+        None,
+        "A preset speaker that speaks with these settings, in a folder without clip and "
+        "description.",
+    )
     seed: int | None = setting(
         None, "Number that makes the voice's speech repeatable; null draws one.", minimum=0
     )
