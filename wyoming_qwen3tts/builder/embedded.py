@@ -23,7 +23,7 @@ def build_embedded_bundle(directory: Path, *, name: str, seed: int) -> None:
             seed=seed,
             preset="tiny",
             # Longer than what suits tests: it is there to be heard.
-            eos_gain=1.7,
+            eos_gain=0.8,
         )
         RandomCheckpoint(recipe).write(checkpoint)
         options = BuildOptions(recipe=uniform_recipe("fp32"), name=name, force=True)
