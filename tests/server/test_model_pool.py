@@ -5,8 +5,11 @@ import gc
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import weakref
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +22,7 @@ from wyoming_qwen3tts.server import engine
 from wyoming_qwen3tts.server.bundles import read_bundle
 from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.engine import create_speech_source
+from wyoming_qwen3tts.server.file_lease import FileLease
 from wyoming_qwen3tts.server.model_pool import ModelPool
 
 OPTIONS = SessionOptions(num_threads=NUM_THREADS)
@@ -180,6 +184,12 @@ async def test_opening_that_nobody_waits_for_any_more_may_fail_silently(bundles)
 # Damage
 
 
+@pytest.fixture
+def no_leases(monkeypatch):
+    """As on a network file system: nothing holds up whoever damages a file."""
+    monkeypatch.setattr("wyoming_qwen3tts.server.file_lease.fcntl.F_SETLEASE", -1)
+
+
 def truncate(path):
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
@@ -214,7 +224,7 @@ FILES = [
 @pytest.mark.parametrize("damage", [truncate, flip_a_byte, remove, replace_by_another])
 @pytest.mark.parametrize("name", FILES)
 async def test_damage_is_noticed_before_the_next_request_and_so_is_the_repair(
-    name, damage, bundles, caplog
+    name, damage, bundles, caplog, no_leases
 ):
     pool = make_pool([])
     async with pool.use(bundles[0]):
@@ -235,7 +245,9 @@ async def test_damage_is_noticed_before_the_next_request_and_so_is_the_repair(
         assert reopened is not synthesizer, "touched: opened again, and found to be right"
 
 
-async def test_damage_ends_the_speech_of_this_model_and_of_no_other(data_dir, monkeypatch):
+async def test_damage_ends_the_speech_of_this_model_and_of_no_other(
+    data_dir, monkeypatch, no_leases
+):
     monkeypatch.setattr(engine, "_CARE_S", 0.05)
     config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, seed=1)
     async with create_speech_source(config) as source:
@@ -273,7 +285,7 @@ async def test_replaced_bundle_lets_speech_end_and_is_opened_again(data_dir, mon
         assert await speak(source, "ryan")
 
 
-async def test_decoder_that_models_share_is_damaged_for_all_of_them(bundles):
+async def test_decoder_that_models_share_is_damaged_for_all_of_them(bundles, no_leases):
     lost = []
     pool = ModelPool(OPTIONS, max_lanes=2, on_loss=lambda synth, error: lost.append((synth, error)))
     async with pool.use(bundles[0]) as first, pool.use(bundles[1]) as second:
@@ -288,3 +300,75 @@ async def test_decoder_that_models_share_is_damaged_for_all_of_them(bundles):
     with pytest.raises(ChecksumError, match="codec_decoder"):
         async with pool.use(bundles[0]):
             pass
+
+
+# Leases
+
+
+def overwrite_in_another_process(path, content):
+    """Begin to overwrite a file in place; the process waits as long as it is in use."""
+    code = (
+        "import sys, time; start = time.monotonic(); file = open(sys.argv[1], 'r+b');"
+        "print(time.monotonic() - start); file.truncate(0); file.write(sys.stdin.buffer.read())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    process.stdin.write(content)
+    process.stdin.close()
+    return process
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+async def test_whoever_cuts_a_file_in_use_waits_until_it_is_not(data_dir, monkeypatch):
+    monkeypatch.setattr(engine, "_CARE_S", 0.05)
+    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, seed=1)
+    async with create_speech_source(config) as source:
+        wanted = await speak(source, "ryan")
+        path = next(data_dir.glob("*custom*/cpu_fp32/talker.onnx.data"))
+        good = path.read_bytes()
+        speaking = asyncio.create_task(speak(source, "ryan", "Hello there, my dear. " * 200))
+        await asyncio.sleep(0.3)
+        assert not speaking.done()
+        with overwrite_in_another_process(path, good[:1000]) as cutting:
+            # Its pages are not touched again before they are gone: this process lives.
+            await asyncio.wait([speaking])
+            assert "talker.onnx.data was changed while it was in use" in str(speaking.exception())
+            del speaking  # its traceback would keep the model
+            waited_s = float(await asyncio.to_thread(cutting.stdout.readline))
+            assert 0.0 < waited_s < 10.0
+            await asyncio.to_thread(cutting.wait)
+        assert path.stat().st_size == 1000
+        with pytest.raises(ChecksumError, match=r"talker\.onnx\.data has 1000 bytes"):
+            await speak(source, "ryan")
+        with overwrite_in_another_process(path, good) as mending:
+            await asyncio.to_thread(mending.wait)
+        assert await speak(source, "ryan") == wanted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_lease_holds_writers_up_and_readers_and_renamers_not(tmp_path):
+    path = tmp_path / "graph.onnx"
+    path.write_bytes(b"good")
+    lease = FileLease(path)
+    assert lease.is_held
+    assert path.read_bytes() == b"good"
+    assert not lease.is_wanted_back
+    with pytest.raises(BlockingIOError):
+        os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    assert lease.is_wanted_back
+    lease.release()
+    path.write_bytes(b"other")
+    again = FileLease(path)
+    path.rename(tmp_path / "aside")
+    (tmp_path / "aside").unlink()
+    assert again.is_held
+    assert not again.is_wanted_back
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/nowhere/at/all"])
+def test_files_without_leases_are_left_alone(path):
+    lease = FileLease(Path(path))
+    assert not lease.is_held
+    assert not lease.is_wanted_back
+    lease.release()

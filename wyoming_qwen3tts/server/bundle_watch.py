@@ -3,7 +3,8 @@
 Graphs and tables are mapped into memory, not copied. A file that is replaced as a whole (another
 is renamed over it, or it is removed) leaves the mapping as it was. One that is changed in place
 changes the numbers under the graphs, and one that is cut short ends the process at the next touch.
-So files are looked at before each use and every few seconds.
+So files are looked at before each use and every few seconds, and whoever would change them in place
+waits until the bundle is closed.
 """
 
 import hashlib
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wyoming_qwen3tts.errors import ChecksumError
+from wyoming_qwen3tts.errors import BundleError, ChecksumError
 from wyoming_qwen3tts.server.bundles import InstalledBundle, read_bundle
+from wyoming_qwen3tts.server.file_lease import FileLease
 
 _READ_BYTES: Final = 2**20
 
@@ -32,7 +34,7 @@ class FileChange:
 
     path: Path
     is_in_place: bool
-    """Whether it is still the file that is mapped, but with another content."""
+    """Whether it is still the file that is mapped, but with another content, now or soon."""
 
 
 class BundleWatch:
@@ -43,13 +45,22 @@ class BundleWatch:
         self._directory = directory
         self._marks: dict[str, _Mark | None] = {}
         self._suspects: set[str] = set()
+        self._leases: dict[str, FileLease] = {}
+        self._retired: list[FileLease] = []
 
     def mark(self, bundle: InstalledBundle) -> None:
         """Take note of the files, right before they are opened.
 
         Raises:
             ChecksumError: A file that was changed under an earlier opening is damaged.
+            BundleError: A file is about to be changed.
         """
+        for lease in self._retired:
+            if lease.is_wanted_back:
+                raise BundleError(f"{lease.path} is being changed by another program; try again.")
+        self._leases = {
+            file.path: FileLease(self._directory / file.path) for file in bundle.manifest.files
+        }
         self._marks = {
             file.path: _mark(self._directory / file.path) for file in bundle.manifest.files
         }
@@ -63,11 +74,27 @@ class BundleWatch:
         for name, before in self._marks.items():
             path = self._directory / name
             now = _mark(path)
-            if now != before:
+            if name in self._leases and self._leases[name].is_wanted_back:
+                found.append(FileChange(path, is_in_place=True))
+                self._suspects.add(name)
+            elif now != before:
                 is_same_file = now is not None and before is not None and now.inode == before.inode
                 found.append(FileChange(path, is_in_place=is_same_file))
                 self._suspects.add(name)
         return found
+
+    def retire(self) -> list[FileLease]:
+        """Watch no more; return the leases, to be released when nothing maps the files any more."""
+        leases = list(self._leases.values())
+        self._retired += leases
+        self._leases, self._marks = {}, {}
+        return leases
+
+    def release(self, leases: list[FileLease]) -> None:
+        """Let files be changed."""
+        for lease in leases:
+            lease.release()
+            self._retired.remove(lease)
 
     def _verify(self, bundle: InstalledBundle) -> None:
         """Check the suspects against the manifest; published bundles state no hashes."""

@@ -1,8 +1,10 @@
 """The opened models of a server: opened when needed, shared, unloaded under a memory limit."""
 
 import asyncio
+import gc
 import logging
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle, shared_de
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.server.bundle_watch import BundleWatch, FileChange
 from wyoming_qwen3tts.server.bundles import InstalledBundle
+from wyoming_qwen3tts.server.file_lease import FileLease
 from wyoming_qwen3tts.server.machine import resident_memory_bytes, return_free_memory
 from wyoming_qwen3tts.server.model_usage import ModelUsage
 from wyoming_qwen3tts.server.pacing import Pace
@@ -20,6 +23,7 @@ from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 _LOGGER = logging.getLogger(__name__)
 _BYTES_PER_MB = 2**20
+_GONE_S = 0.1
 
 
 @dataclass
@@ -103,6 +107,7 @@ class ModelPool:
         self._max_lanes = max_lanes
         self._memory_limit_bytes = memory_limit_bytes
         self._slots: dict[str, _Slot] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def use(self, bundle: InstalledBundle) -> AsyncIterator[Synthesizer]:
@@ -256,8 +261,13 @@ class ModelPool:
                 ) from error
 
     def _open_files(self, slot: _Slot) -> SpeechModel:
-        slot.watch.mark(slot.bundle)
-        return self._open_model(slot.bundle)
+        try:
+            slot.watch.mark(slot.bundle)
+            return self._open_model(slot.bundle)
+        except BaseException:
+            # Whoever mends the files must not be held up.
+            slot.watch.release(slot.watch.retire())
+            raise
 
     def _make_room(self, wanted: _Slot) -> None:
         if self._memory_limit_bytes is None:
@@ -272,7 +282,10 @@ class ModelPool:
                 self._unload(slot)
 
     def _unload(self, slot: _Slot) -> None:
+        if slot.synthesizer is None:
+            return
         before_bytes = resident_memory_bytes()
+        model = weakref.ref(slot.synthesizer.model)
         slot.synthesizer = None
         return_free_memory()
         after_bytes = resident_memory_bytes()
@@ -286,3 +299,19 @@ class ModelPool:
                 after_bytes / _BYTES_PER_MB,
             )
         _LOGGER.info("%s", self._status(slot).describe())
+        leases = slot.watch.retire()
+        if model() is None:
+            slot.watch.release(leases)
+        else:
+            self._closing.add(task := asyncio.create_task(_release(slot.watch, leases, model)))
+            task.add_done_callback(self._closing.discard)
+
+
+async def _release(
+    watch: BundleWatch, leases: list[FileLease], model: weakref.ref[SpeechModel]
+) -> None:
+    """Let a bundle's files be changed once the last speech of its model has let go of them."""
+    while model() is not None:
+        await asyncio.sleep(_GONE_S)
+        gc.collect()
+    watch.release(leases)
