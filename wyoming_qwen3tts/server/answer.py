@@ -23,6 +23,7 @@ from wyoming_qwen3tts.synthesis.voice import (
     XVectorVoice,
 )
 from wyoming_qwen3tts.text.language import detect_language, model_language
+from wyoming_qwen3tts.text.markup import drop_code_blocks
 from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts
 from wyoming_qwen3tts.text.sentence_stream import SentenceStream
 
@@ -84,6 +85,7 @@ class Answer:
             plan.chosen.info.name, plan.language, voice_kind=_VOICE_KINDS[type(plan.voice)]
         )
         self._unread: set[str] = set()
+        self._drops_blocks = Rule.CODE_BLOCKS in plan.rules
         self._open: list[Utterance] = []
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
         # The reader waits for a place, so that a long text does not fill the worker.
@@ -96,9 +98,11 @@ class Answer:
         """Submit sentence after sentence until the text ends."""
         try:
             async for sentence in self._sentences(text):
-                self._note_unread(sentence)
-                language = self._language_of(sentence)
-                spoken = normalize(sentence, language, self._plan.rules)
+                # First: a block may be as long as the text, and its language is none of the text's.
+                said = drop_code_blocks(sentence) if self._drops_blocks else sentence
+                self._note_unread(said)
+                language = self._language_of(said)
+                spoken = normalize(said, language, self._plan.rules)
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
                 if speakable(spoken):
                     await self._speak(spoken, language)
@@ -219,9 +223,7 @@ class Answer:
 
     async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
-        stream = SentenceStream(
-            self._plan.language, whole_blocks=Rule.CODE_BLOCKS in self._plan.rules
-        )
+        stream = SentenceStream(self._plan.language, whole_blocks=self._drops_blocks)
         pieces = aiter(text)
         arriving = asyncio.ensure_future(anext(pieces, None))
         try:
