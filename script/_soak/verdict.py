@@ -78,7 +78,7 @@ def problems(report: dict[str, Any], judgements: Sequence[Judgement]) -> list[st
 def describe_latency(values: Sequence[tuple[float, float]]) -> dict[str, float]:
     """Return the figures of a series of waits, in seconds."""
     waits = sorted(value for _, value in values)
-    cuts = quantiles(waits, n=100) if len(waits) > 1 else [*waits, *waits] * 50
+    cuts = quantiles(waits, n=100, method="inclusive") if len(waits) > 1 else [*waits, *waits] * 50
     return {
         "count": len(waits),
         "median_s": round(median(waits), 4),

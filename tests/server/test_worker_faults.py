@@ -145,8 +145,15 @@ def model(tiny_model):
     return tiny_model("0.6B-custom_voice")
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=name_of)
-@pytest.mark.parametrize("place", PLACES, ids=name_of)
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        (place, CAUSES[(index + turn) % len(CAUSES)])
+        for index, place in enumerate(PLACES)
+        for turn in range(2)
+    ],
+    ids=name_of,
+)
 async def test_whatever_fails_is_an_error_and_the_next_request_is_spoken(
     place, cause, model, monkeypatch
 ):
