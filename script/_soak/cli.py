@@ -26,6 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long (%(default)s)")
     parser.add_argument("--clients", type=int, default=8, help="clients at once (%(default)s)")
     parser.add_argument("--attackers", type=int, default=4, help="besides them (%(default)s)")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.3,
+        metavar="SECONDS",
+        help="longest pause of a client between two things that it does (%(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (%(default)s)")
     parser.add_argument("--model", default="embedded-demo", help="what speaks (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
@@ -33,7 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         report = run_soak(
-            Plan(options.minutes, options.clients, options.attackers, options.seed, options.model)
+            Plan(
+                minutes=options.minutes,
+                num_clients=options.clients,
+                num_attackers=options.attackers,
+                seed=options.seed,
+                model=options.model,
+                max_pause_s=options.pause,
+            )
         )
     except SoakError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -63,6 +77,8 @@ def _summary(report: dict[str, Any], judgements: Sequence[Judgement]) -> str:
         "",
         *(f"{count:7,}  {kind}" for kind, count in sorted(report["done"].items())),
         f"{report['audio_s']:7,.0f}  seconds of audio heard",
+        f"load: server {report['load']['server_cores']:.2f} cores, "
+        f"clients {report['load']['client_cores']:.2f}",
         "",
         f"{sum(report['hostile'].values()):,} hostile inputs of {len(report['hostile'])} kinds; "
         f"what the server did: {_list(report['reactions'])}",
@@ -75,6 +91,10 @@ def _summary(report: dict[str, Any], judgements: Sequence[Judgement]) -> str:
         lines.append(f"{each.name:12}  {values} {each.unit:3} {verdict}")
     left = _list(report["left_behind"])
     lines += ["", f"left behind once all had gone: {left}", ""]
+    lines += [
+        f"standstill at {each['at_s']:.0f} s for {each['duration_s']:.1f} s: {each['reason']}"
+        for each in report["standstills"]
+    ]
     verdict = "flat, nothing lost" if not report["problems"] else "NOT GOOD"
     return "\n".join([*lines, f"verdict: {verdict}", *report["problems"]])
 

@@ -6,6 +6,7 @@ import os
 import platform
 import random
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from script._soak.clients import Clients
+from script._soak.heartbeat import Heartbeat, served_waits
 from script._soak.server import Sample, ServerProcess, SoakError
 from script._soak.tally import Tally
 from script._soak.verdict import describe_latency
@@ -39,6 +41,8 @@ class Plan:
     """Clients that send one hostile thing after the other."""
     seed: int
     model: str
+    max_pause_s: float = 0.3
+    """Longest pause of a client between two things that it does."""
 
 
 def run_soak(plan: Plan) -> dict[str, Any]:
@@ -69,7 +73,7 @@ class _Run:
 
     async def run(self) -> dict[str, Any]:
         """Let everybody work for the time, then wait until the server is quiet."""
-        before = self._server.sample(0.0)
+        before, own_cpu_s = self._server.sample(0.0), time.process_time()
         duration_s = 60 * self._plan.minutes
         clients = Clients(self._server.port, self._tally, await self._voices())
         # Repeatable, not secret.
@@ -83,10 +87,9 @@ class _Run:
             asyncio.create_task(self._repeat(clients.describe, _DESCRIBE_PAUSE_S)),
             asyncio.create_task(self._repeat(clients.control, _CONTROL_PAUSE_S)),
         ]
-        pause_s = max(_MIN_SAMPLE_PAUSE_S, duration_s / _NUM_SAMPLES)
-        while (now_s := self._tally.now_s()) < duration_s:
-            self._samples.append(self._server.sample(now_s))
-            await asyncio.sleep(min(pause_s, duration_s - now_s))
+        with Heartbeat(self._tally.now_s, lambda: self._server.is_stopped) as heartbeat:
+            await self._take_samples(duration_s)
+        own_cpu_s = time.process_time() - own_cpu_s
         self._is_over.set()
         await asyncio.wait([*workers, *watchers], timeout=_LEAVE_S)
         for task in (*workers, *watchers):
@@ -96,7 +99,22 @@ class _Run:
             if isinstance(error, Exception):
                 raise SoakError(f"a client of the soak failed: {error!r}") from error
         await asyncio.sleep(_QUIET_S)
-        return self._report(duration_s, before, self._server.sample(self._tally.now_s()))
+        report = self._report(duration_s, before, self._server.sample(self._tally.now_s()))
+        describes = served_waits(self._tally.describe_s, heartbeat.standstills)
+        report["standstills"] = [dataclasses.asdict(each) for each in heartbeat.standstills]
+        report["slowest_describe_s"] = max((wait_s for _, wait_s in describes), default=0.0)
+        server_cpu_s = self._samples[-1].cpu_s - before.cpu_s
+        report["load"] = {
+            "server_cores": round(server_cpu_s / duration_s, 3),
+            "client_cores": round(own_cpu_s / duration_s, 3),
+        }
+        return report
+
+    async def _take_samples(self, duration_s: float) -> None:
+        pause_s = max(_MIN_SAMPLE_PAUSE_S, duration_s / _NUM_SAMPLES)
+        while (now_s := self._tally.now_s()) < duration_s:
+            self._samples.append(self._server.sample(now_s))
+            await asyncio.sleep(min(pause_s, duration_s - now_s))
 
     async def _voices(self) -> list[str]:
         async with await WireClient.connect(self._server.port) as client:
@@ -108,7 +126,7 @@ class _Run:
         while not self._is_over.is_set():
             await action(rng)
             # Nobody asks without a pause; and the machine has other things to do.
-            await self._pause(rng.uniform(0.02, 0.3))
+            await self._pause(rng.uniform(0.02, self._plan.max_pause_s))
 
     async def _repeat(self, action: Callable[[], Awaitable[None]], pause_s: float) -> None:
         while not self._is_over.is_set():

@@ -89,6 +89,17 @@ class ServerProcess:
         """Whether it still runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the system has stopped it (SIGSTOP): it lives, but nothing of it is run."""
+        if self._process is None:
+            return False
+        try:
+            stat = (Path("/proc") / str(self._process.pid) / "stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] in "Tt"
+
     def sample(self, at_s: float) -> Sample:
         """Return the state of the process now.
 

@@ -67,7 +67,7 @@ def problems(report: dict[str, Any], judgements: Sequence[Judgement]) -> list[st
     found += [f"log: {line}" for line in report["bad_log_lines"]]
     if report["exit_code"] != 0:
         found.append(f"the server ended with {report['exit_code']}")
-    slowest_s = report["latency"]["describe"]["worst_s"]
+    slowest_s = report["slowest_describe_s"]  # but for those while the machine stood still
     if slowest_s > _DESCRIBE_LIMIT_S:
         found.append(f"a describe took {slowest_s:.2f} s")
     left = {name: report["left_behind"][name] for name in ("connections", "requests")}
