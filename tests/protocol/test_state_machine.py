@@ -113,7 +113,7 @@ class WyomingMachine(RuleBasedStateMachine):
         await self.client.send("ping")
         events = await self.client.read_until("pong")  # now every event has been taken in
         (connection,) = self.listener._connections.values()
-        await eventually(lambda: not connection._answers)
+        await eventually(lambda: connection._requests.is_empty)
         # A failed plain answer gets its audio-stop only now that the client goes on.
         await self.client.send("ping")
         events += await self.client.read_until("pong")

@@ -2,21 +2,13 @@
 
 Events are read all the time, also while an answer is spoken: ``describe`` and ``ping`` are answered
 at once, and a client that goes away is noticed at once. Answers are spoken one after the other by
-a second task. The expected order of events is::
-
-    IDLE       synthesize           -> a plain answer
-    IDLE       synthesize-start     -> STREAMING; the answer begins as soon as there is text
-    STREAMING  synthesize-chunk*
-    STREAMING  synthesize           the compatibility copy of the whole text: not spoken again
-    STREAMING  synthesize-stop      -> IDLE; the next request may follow at once
+a second task; which events make a request, :mod:`.request_line` knows.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from wyoming.event import Event
@@ -28,21 +20,14 @@ from wyoming_qwen3tts.protocol.answer import Answer, make_error
 from wyoming_qwen3tts.protocol.framing import ClientGoneError, EventReader, EventWriter
 from wyoming_qwen3tts.protocol.info import make_info
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.request import read_request, read_text
-from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource
+from wyoming_qwen3tts.protocol.request import read_text
+from wyoming_qwen3tts.protocol.request_line import RequestLine
+from wyoming_qwen3tts.protocol.speech_source import SpeechSource
 from wyoming_qwen3tts.protocol.throttle import Throttle
 
 _LOGGER = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 2.0
-
-
-class ConnectionState(Enum):
-    """What the client may send next."""
-
-    IDLE = "idle"
-    STREAMING = "streaming"
-    """Between synthesize-start and synthesize-stop."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +75,7 @@ class Connection:
         self._limits = limits
         self._supports_streaming = supports_streaming
         self._on_error = on_error
-        self._state = ConnectionState.IDLE
-        self._stream: Answer | None = None
-        self._answers: deque[Answer] = deque()
-        self._answers_changed = asyncio.Event()
+        self._requests = RequestLine(limits, client.name)
         self._unfinished: Answer | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._num_errors = 0
@@ -105,10 +87,10 @@ class Connection:
         self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
             "describe": self._describe,
             "ping": self._ping,
-            "synthesize": self._synthesize,
-            "synthesize-start": self._start_stream,
-            "synthesize-chunk": self._continue_stream,
-            "synthesize-stop": self._stop_stream,
+            "synthesize": self._take_request,
+            "synthesize-start": self._take_request,
+            "synthesize-chunk": self._take_request,
+            "synthesize-stop": self._take_request,
         }
 
     async def run(self) -> None:
@@ -134,19 +116,19 @@ class Connection:
     def finish(self) -> None:
         """Take no more requests and end once the running ones are spoken."""
         self._is_finishing = True
-        if not self._answers:
+        self._requests.close()
+        if self._requests.is_empty:
             self._hang_up()
 
     def abort(self, reason: RequestError) -> None:
         """Let every running request fail for this reason, then end."""
-        for answer in self._answers:
-            answer.refuse(reason)
+        self._requests.refuse_all(reason)
         self.finish()
 
     @property
     def idle_s(self) -> float:
         """Seconds since the client has sent anything; 0 while it is owed an answer."""
-        if any(answer.text.has_ended for answer in self._answers):
+        if self._requests.owes_audio:
             return 0.0
         return asyncio.get_running_loop().time() - self._last_event_at
 
@@ -180,9 +162,9 @@ class Connection:
                 if not await self._report(error):
                     return
         if self._client.listens_after_eof:
-            self._end_stream()
+            self._requests.end_stream()
             self._is_finishing = True
-            if self._answers:
+            if not self._requests.is_empty:
                 await asyncio.Event().wait()  # _speak_answers hangs up after the last one
 
     async def _note_life(self) -> None:
@@ -202,87 +184,25 @@ class Connection:
             text = read_text(event)
         await self._events.write(Pong(text=text).event())
 
-    async def _synthesize(self, event: Event) -> None:
-        if self._state is ConnectionState.STREAMING:
-            return
-        answer = self._make_answer(event, is_stream=False)
-        self._enqueue(answer)
-
-    async def _start_stream(self, event: Event) -> None:
-        if self._state is ConnectionState.STREAMING:
-            _LOGGER.info(
-                "%s: synthesize-start without synthesize-stop before it", self._client.name
-            )
-            self._end_stream()
-        self._state = ConnectionState.STREAMING
-        answer = self._make_answer(event, is_stream=True)
+    async def _take_request(self, event: Event) -> None:
         try:
-            self._enqueue(answer)
+            self._requests.take(event)
         except BusyError as error:
+            if event.type != "synthesize-start":
+                raise
             await self._report(error)
             await self._events.write(SynthesizeStopped().event())
-        else:
-            self._stream = answer
-
-    async def _continue_stream(self, event: Event) -> None:
-        if self._state is ConnectionState.IDLE:
-            raise RequestError("synthesize-chunk came without synthesize-start before it")
-        if self._stream is None:
-            return  # the rest of a stream that has failed
-        try:
-            self._stream.text.add(read_text(event))
-        except RequestError as error:
-            self._stream.refuse(error)
-            self._stream = None
-
-    async def _stop_stream(self, _event: Event) -> None:
-        if self._state is ConnectionState.IDLE:
-            raise RequestError("synthesize-stop came without synthesize-start before it")
-        self._end_stream()
-
-    def _end_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.end_text()
-        self._stream = None
-        self._state = ConnectionState.IDLE
-
-    def _make_answer(self, event: Event, *, is_stream: bool) -> Answer:
-        """Return the answer to a request; a wrong request is refused in its turn."""
-        try:
-            answer = Answer(read_request(event, self._limits), self._limits, is_stream=is_stream)
-            if not is_stream:
-                answer.text.add(read_text(event))
-                answer.end_text()
-        except RequestError as error:
-            answer = Answer(SpeechRequest(), self._limits, is_stream=is_stream)
-            answer.refuse(error)
-        return answer
-
-    def _enqueue(self, answer: Answer) -> None:
-        if self._is_finishing:
-            answer.refuse(BusyError("the server is shutting down"))
-        num_chars = sum(other.text.num_waiting_chars for other in self._answers)
-        if (
-            len(self._answers) >= self._limits.max_pending_requests
-            or num_chars > self._limits.max_text_chars
-        ):
-            # Not in its turn: the line is what is full.
-            raise BusyError(f"{len(self._answers)} requests of this connection are waiting already")
-        self._answers.append(answer)
-        self._answers_changed.set()
 
     # Speaking
 
     async def _speak_answers(self) -> None:
         try:
             while True:
-                while not self._answers:
-                    self._answers_changed.clear()
-                    await self._answers_changed.wait()
+                answer = await self._requests.first()
                 self._stop_linger()
                 await self._pay_audio_stop()
-                await self._speak(self._answers[0])
-                if self._is_finishing and not self._answers:
+                await self._speak(answer)
+                if self._is_finishing and self._requests.is_empty:
                     break
         except ClientGoneError as error:
             if not self._is_sent_away:
@@ -295,9 +215,7 @@ class Connection:
         try:
             failure = await answer.speak(self._source, self._events)
         finally:
-            self._answers.popleft()
-            if self._stream is answer:
-                self._stream = None  # whatever text is still to come has nobody to speak it
+            self._requests.finish_first()
         if failure is None:
             self._stop_linger()
             return
@@ -355,7 +273,7 @@ class Connection:
 
     def _end_linger(self) -> None:
         self._linger = None
-        if not self._answers:
+        if self._requests.is_empty:
             self._hang_up()
 
     def _stop_linger(self) -> None:
@@ -369,7 +287,7 @@ class Connection:
         self._last_event_at = loop.time()
         while (left_s := self._last_event_at + limit_s - loop.time()) > 0:
             await asyncio.sleep(left_s)
-            if any(answer.text.has_ended for answer in self._answers):
+            if self._requests.owes_audio:
                 self._last_event_at = loop.time()
         _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, limit_s)
         self._hang_up()
