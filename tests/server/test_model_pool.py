@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,10 @@ def loaded(pool):
     return [status.name for status in pool.status() if status.is_loaded]
 
 
+def pool_open(pool):
+    return [slot.bundle for slot in pool._slots.values() if slot.synthesizer is not None]
+
+
 async def text(words):
     yield words
 
@@ -105,6 +110,59 @@ async def test_setting_closes_idle_models_of_a_server(data_dir, caplog):
         gc.collect()
         assert gone() is None
         assert await speak(source, "ryan") == first
+
+
+async def test_limit_closes_what_was_unused_longest(bundles, caplog):
+    caplog.set_level(logging.INFO)
+    calls = []
+    sizes = [bundle.open_bytes for bundle in bundles]
+    first, second = (bundle.manifest.name for bundle in bundles)
+    pool = make_pool(calls, memory_limit_bytes=sum(sizes))
+    for bundle in bundles:
+        async with pool.use(bundle):
+            pass
+    assert loaded(pool) == [first, second]
+    pool = make_pool(calls, memory_limit_bytes=sum(sizes) - 1)
+    for bundle in (*bundles, bundles[0]):
+        async with pool.use(bundle):
+            assert loaded(pool) == [bundle.manifest.name]
+    assert len(calls) == 5
+
+
+async def test_model_larger_than_the_limit_is_open_alone_and_stays_open(bundles):
+    calls = []
+    pool = make_pool(calls, memory_limit_bytes=1)
+    for _ in range(2):
+        async with pool.use(bundles[0]):
+            pass
+    assert loaded(pool) == [bundles[0].manifest.name]
+    assert len(calls) == 1
+
+
+async def test_models_that_open_at_once_count_each_other(bundles):
+    """The idle one is closed for both; what is in use is closed as soon as it is not."""
+    third = replace(bundles[0], directory=bundles[0].directory.with_name("cpu_copy"))
+    shutil.copytree(bundles[0].directory, third.directory)
+    size = max(bundle.open_bytes for bundle in bundles)
+    pool = make_pool([], memory_limit_bytes=2 * size)
+    async with pool.use(third):
+        pass
+
+    async def hold(bundle, is_over):
+        async with pool.use(bundle):
+            await is_over.wait()
+
+    ends = [asyncio.Event(), asyncio.Event()]
+    both = [asyncio.create_task(hold(*each)) for each in zip(bundles, ends, strict=True)]
+    await eventually(lambda: len(calls_open := pool_open(pool)) == 2 and third not in calls_open)
+    pool._memory_limit_bytes = size
+    assert len(pool_open(pool)) == 2, "both are in use"
+    ends[0].set()
+    await both[0]
+    assert pool_open(pool) == [bundles[1]]
+    ends[1].set()
+    await both[1]
+    assert pool_open(pool) == [bundles[1]]
 
 
 @pytest.mark.parametrize(

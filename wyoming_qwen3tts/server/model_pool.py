@@ -127,6 +127,8 @@ class ModelPool:
         finally:
             slot.num_users -= 1
             slot.last_used_s = time.monotonic()
+            # Those that were in use at once may be more than the limit allows.
+            self._keep_limit()
 
     async def _opened(self, slot: _Slot) -> Synthesizer:
         """Return the slot's synthesizer, of files that are as they should."""
@@ -225,7 +227,7 @@ class ModelPool:
             self._unload(other)
 
     async def _open(self, slot: _Slot) -> Synthesizer:
-        self._make_room(slot)
+        self._keep_limit()
         started_s = time.perf_counter()
         before_bytes = resident_memory_bytes()
         try:
@@ -269,17 +271,24 @@ class ModelPool:
             slot.watch.release(slot.watch.retire())
             raise
 
-    def _make_room(self, wanted: _Slot) -> None:
+    def _keep_limit(self) -> None:
+        """Close idle models, the one unused longest first, until the others fit into the limit."""
         if self._memory_limit_bytes is None:
             return
-        loaded = [slot for slot in self._slots.values() if slot.synthesizer is not None]
-        total = wanted.num_bytes + sum(slot.num_bytes for slot in loaded)
-        for slot in sorted(loaded, key=lambda slot: slot.last_used_s):
-            if total <= self._memory_limit_bytes:
+        # One that is being opened takes its room already.
+        held = [
+            slot
+            for slot in self._slots.values()
+            if slot.synthesizer is not None or slot.opening is not None
+        ]
+        idle = [slot for slot in held if slot.synthesizer is not None and slot.num_users == 0]
+        total = sum(slot.num_bytes for slot in held)
+        for slot in sorted(idle, key=lambda slot: slot.last_used_s):
+            # One alone stays, whatever its size: it would be opened anew for each request.
+            if total <= self._memory_limit_bytes or total == slot.num_bytes:
                 return
-            if slot.num_users == 0:
-                total -= slot.num_bytes
-                self._unload(slot)
+            total -= slot.num_bytes
+            self._unload(slot)
 
     def _unload(self, slot: _Slot) -> None:
         if slot.synthesizer is None:
