@@ -114,6 +114,30 @@ async def test_model_that_cannot_come_does_not_stop_the_others(
         assert await speak(source, "designed")
 
 
+async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
+    server_hub, tiny_catalogue, tiny_bundle, tmp_path
+):
+    folder = tmp_path / "data" / model_catalogue.find_model(CUSTOM_VOICE).bundle_name
+    for precision in ("fp32", "int8"):
+        shutil.copytree(tiny_bundle("0.6B-custom_voice", precision), folder / f"cpu_{precision}")
+        manifest = folder / f"cpu_{precision}" / MANIFEST_NAME
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"name": folder.name}))
+    (folder / "cpu_int8" / "talker.onnx.data").unlink()
+    server_hub.block_pause_s = 0.005
+    async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
+        assert await speak(source, "ryan"), "the other one is there"
+
+        async def is_mended() -> bool:
+            return [state.state for state in source.status().arrivals] == ["ready"]
+
+        await until(is_mended)
+        assert await names(source) == PRESETS
+        assert await speak(source, "ryan")
+        used = {model.precision: model.usage.num_requests for model in source.status().models}
+    assert used["fp32"] >= 1
+    assert used["int8"] >= 1
+
+
 def arrivals_for(tmp_path, options, *models, **settings) -> Arrivals:
     data_dirs = [tmp_path / "data"]
     ordered = served_models(models, Wishes(), data_dirs)

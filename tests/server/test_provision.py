@@ -21,6 +21,7 @@ from wyoming_qwen3tts.errors import BuildError, BundleError, ConfigError, Downlo
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.model.manifest import MANIFEST_NAME
 from wyoming_qwen3tts.server import download, model_catalogue, provision
+from wyoming_qwen3tts.server.arrivals import installed_models
 from wyoming_qwen3tts.server.bundles import InstalledBundle, installed_bundles, outdated_bundle
 from wyoming_qwen3tts.server.checkpoint_store import STORE_NAME, sha256_of
 from wyoming_qwen3tts.server.model_catalogue import Measured
@@ -208,8 +209,38 @@ def test_bundle_that_lost_bytes_is_ordered_again(workshop, installed, caplog, da
         weights.unlink()
     else:
         weights.write_bytes(weights.read_bytes()[:-1])
-    assert isinstance(workshop.resolve(CUSTOM_VOICE), Order)
+    order = workshop.resolve(CUSTOM_VOICE)
+    assert isinstance(order, Order)
+    assert order.stand_in is None
     assert "talker.onnx.data" in caplog.text
+
+
+def test_whole_bundle_stands_in_for_a_damaged_one(workshop, installed, caplog):
+    other = installed.directory.with_name("cpu_fp32")
+    shutil.copytree(installed.directory, other)
+    change_manifest(other, recipe="fp32")
+    (installed.directory / "talker.onnx.data").unlink()
+    order = workshop.resolve(CUSTOM_VOICE)
+    assert order.target == installed.directory
+    assert order.stand_in.directory == other
+    assert "cpu_fp32 serves until then" in caplog.text
+    assert workshop.resolve(CUSTOM_VOICE, precision="int8").stand_in is None, "not what was asked"
+    assert workshop.resolve(CUSTOM_VOICE, precision="fp32").directory == other
+
+
+def test_damaged_bundle_of_unknown_origin_gives_way_to_a_whole_one(workshop, installed):
+    folder = workshop.data_dir / "my-voice"
+    installed.directory.parent.rename(folder)
+    shutil.copytree(folder / "cpu_int8", folder / "cpu_int4")
+    change_manifest(folder / "cpu_int8", name="my-voice")
+    change_manifest(folder / "cpu_int4", name="my-voice", recipe="int4")
+    assert workshop.resolve("my-voice").directory.name == "cpu_int8"
+    (folder / "cpu_int8" / "talker.onnx.data").unlink()
+    assert workshop.resolve("my-voice").directory.name == "cpu_int4"
+    assert [model.directory.name for model in installed_models([workshop.data_dir])] == ["cpu_int4"]
+    (folder / "cpu_int4" / "talker.onnx.data").unlink()
+    assert workshop.resolve("my-voice").directory.name == "cpu_int8", "the error names it"
+    assert [model.directory.name for model in installed_models([workshop.data_dir])] == ["cpu_int8"]
 
 
 @pytest.mark.parametrize(

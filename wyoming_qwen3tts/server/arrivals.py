@@ -54,7 +54,10 @@ class _Delivery:
 
     order: Order
     placeholder: InstalledBundle | None
-    """Stands for the bundle in the list of models; None while its voices are not known."""
+    """Stands for the bundle in the list of models; None while its voices are not known.
+
+    It is one that can be used, where the order has a stand-in.
+    """
     state: ProvisionState
     is_settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the bundle is there, or will not come."""
@@ -86,7 +89,9 @@ class Arrivals:
         """The models as they stand now; what is on its way is there by its expected voices."""
         self._deliveries: list[_Delivery] = []
         for model in models:
-            bundle = model.expected_bundle() if isinstance(model, Order) else model
+            bundle = (
+                model.stand_in or model.expected_bundle() if isinstance(model, Order) else model
+            )
             if bundle is not None:
                 self.bundles.append(bundle)
             if isinstance(model, Order):
@@ -137,7 +142,9 @@ class Arrivals:
         waited = [
             delivery
             for delivery in self._deliveries
-            if not delivery.is_there and delivery.placeholder is bundle
+            if not delivery.is_there
+            and delivery.order.stand_in is None
+            and delivery.placeholder is bundle
         ]
         for delivery in waited:
             try:
@@ -257,16 +264,24 @@ def installed_models(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
 
 
 def _one_of_each(wishes: Wishes, data_dirs: Sequence[Path]) -> list[InstalledBundle]:
-    """Return one bundle of each installed model: the wished one, else the fitting one."""
+    """Return one bundle of each installed model: the wished one, else the fitting one.
+
+    One that is damaged is nobody's choice, unless there is no other.
+    """
     by_model: dict[str, list[InstalledBundle]] = {}
     for bundle in installed_bundles(data_dirs):
         if not bundle.is_embedded:
             by_model.setdefault(str(bundle.directory.parent), []).append(bundle)
     record = SpeedRecord(data_dirs[0])
-    return [
-        choose([bundle for bundle in bundles if wishes.fit(bundle.manifest)] or bundles, record)
-        for bundles in by_model.values()
-    ]
+    chosen = []
+    for bundles in by_model.values():
+        fitting = [bundle for bundle in bundles if wishes.fit(bundle.manifest)] or bundles
+        damaged = [bundle for bundle in fitting if bundle.damage() is not None]
+        if damaged and len(damaged) < len(fitting):
+            _LOGGER.warning("%s; it is left out", damaged[0].damage())
+            fitting = [bundle for bundle in fitting if bundle not in damaged]
+        chosen.append(choose(fitting, record))
+    return chosen
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,6 +107,8 @@ class Order:
     """The bundle's directory."""
     data_dir: Path
     """Where locks, states and checkpoints are."""
+    stand_in: InstalledBundle | None = None
+    """An installed bundle of the same model that serves until this one is there."""
 
     @property
     def variant(self) -> str:
@@ -165,12 +167,23 @@ def resolve(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Instal
     reference, wishes = _split_variant(reference, wishes)
     source = _hub_source(reference)
     name = reference.lower() if source is None else _bundle_name(source)
-    found = _installed(name, wishes, data_dirs)
-    if found is not None and (source is None or found.damage() is None):
-        return found
-    if found is not None:
-        _LOGGER.warning("%s; it is built again", found.damage())
-    return order_for(reference, wishes, data_dirs)
+    fitting = _installed(name, wishes, data_dirs)
+    if not fitting:
+        return order_for(reference, wishes, data_dirs)
+    record = SpeedRecord(data_dirs[0])
+    best = choose(fitting, record)
+    damage = best.damage()
+    if damage is None:
+        return best
+    whole = [bundle for bundle in fitting if bundle.damage() is None]
+    stand_in = choose(whole, record) if whole else None
+    if source is None:  # nobody knows how to get it again
+        return stand_in or best
+    serving = "" if stand_in is None else f"; {stand_in.reference} serves until then"
+    _LOGGER.warning("%s; it is built again%s", damage, serving)
+    if best.manifest.recipe in PRECISIONS:
+        wishes = replace(wishes, precision=best.manifest.recipe)
+    return replace(order_for(reference, wishes, data_dirs), stand_in=stand_in)
 
 
 def order_for(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Order:
@@ -322,14 +335,13 @@ def _local_name(directory: Path) -> str:
     return f"{re.sub(r'[^a-z0-9.]+', '-', label.lower()).strip('-')}-{digest}"
 
 
-def _installed(name: str, wishes: Wishes, data_dirs: Sequence[Path]) -> InstalledBundle | None:
-    """Return the installed bundle of a model that fits best."""
-    fitting = [
+def _installed(name: str, wishes: Wishes, data_dirs: Sequence[Path]) -> list[InstalledBundle]:
+    """Return the installed bundles of a model that fit, damaged ones among them."""
+    return [
         bundle
         for bundle in installed_bundles(data_dirs)
         if _is_called(bundle, name) and wishes.fit(bundle.manifest)
     ]
-    return choose(fitting, SpeedRecord(data_dirs[0])) if fitting else None
 
 
 def _is_called(bundle: InstalledBundle, name: str) -> bool:
