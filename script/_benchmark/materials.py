@@ -9,14 +9,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from script._benchmark import published
+from script._benchmark import conditioned, published
+from script._benchmark.conditioned import ConditionedTensors
 from script._benchmark.processes import log
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.codec_decoder import CodecPrecision, build_codec_decoder
 from wyoming_qwen3tts.builder.config import CodecDecoderConfig, read_codec_decoder_config
 from wyoming_qwen3tts.builder.published_layout import PublishedOptions, write_published_bundle
 from wyoming_qwen3tts.builder.random_checkpoint import (
@@ -34,6 +35,7 @@ from wyoming_qwen3tts.builder.recipe import (
     uniform_recipe,
 )
 from wyoming_qwen3tts.errors import BuildError
+from wyoming_qwen3tts.model.manifest import MANIFEST_NAME
 
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DEFAULT_DIRECTORY: Final = _ROOT / "data" / "benchmark"
@@ -49,15 +51,6 @@ _ENCODERS: Final = ("codec_encoder.py", "speaker_encoder.py", "mel.py", "cli.py"
 def recipe_names() -> list[str]:
     """Return what ``--precision`` takes: the precisions, and the recipe files that come along."""
     return [*PRECISIONS, *sorted(path.stem for path in RECIPE_DIRECTORY.glob("*.yaml"))]
-
-
-def with_codec_precision(recipe: Recipe, precision: str) -> Recipe | None:
-    """Return the recipe with another codec decoder; None where recipes have no such choice."""
-    field: Final = "codec_decoder"
-    if not isinstance(getattr(recipe, field, None), str):
-        return None
-    changes: dict[str, Any] = {field: precision, "name": f"{recipe.name}_codec_{precision}"}
-    return replace(recipe, **changes)
 
 
 def find_recipe(name: str) -> Recipe:
@@ -110,24 +103,32 @@ class Materials:
         digest = _hash(sources, extra=f"{recipe}{_stamp_of(checkpoint)}")
         return _kept(self._directory / f"cpu_{recipe.name}", digest, make)
 
-    def codec_bundles(self, recipe: Recipe) -> tuple[Path, Path] | None:
-        """Return bundles with the float32 and the int8 codec decoder; None without that choice."""
-        reference, option = (with_codec_precision(recipe, name) for name in ("fp32", "int8"))
-        if reference is None or option is None:
-            return None
-        return self._with_codec(recipe, reference), self._with_codec(recipe, option)
+    def codec_decoders(self, bundle: Path) -> tuple[Path, Path]:
+        """Return directories with the float32 and the int8 codec decoder of conditioned weights.
 
-    def _with_codec(self, recipe: Recipe, variant: Recipe) -> Path:
-        """Return a bundle that shares all but the codec decoder with the recipe's."""
-        checkpoint, bundle = self.checkpoint(), self.bundle(recipe)
+        Args:
+            bundle: One of :meth:`bundle`, whose manifest they get.
+        """
+        return self._codec_decoder(bundle, "fp32"), self._codec_decoder(bundle, "int8")
+
+    def _codec_decoder(self, bundle: Path, precision: CodecPrecision) -> Path:
+        checkpoint = Checkpoint.open(self.checkpoint())
 
         def make(directory: Path) -> None:
-            shutil.copytree(bundle, directory, copy_function=os.link)
-            options = BuildOptions(recipe=variant, components=("codec_decoder",))
-            build_bundle(checkpoint, directory, options)
+            directory.mkdir()
+            tensors = ConditionedTensors(checkpoint.codec.path)
+            build_codec_decoder(tensors, checkpoint.codec_decoder, directory, precision=precision)
+            shutil.copyfile(bundle / MANIFEST_NAME, directory / MANIFEST_NAME)
 
-        digest = _hash((), extra=f"{variant}{_stamp_of(bundle)}")
-        return _kept(self._directory / f"cpu_{variant.name}", digest, make)
+        sources = [
+            *_BUILDER.glob("codec_*.py"),
+            _BUILDER / "fast_convolution.py",
+            _BUILDER / "graph.py",
+        ]
+        sources = [path for path in sources if path.name not in _ENCODERS]
+        sources.append(Path(conditioned.__file__))
+        digest = _hash(sources, extra=_stamp_of(self.checkpoint()))
+        return _kept(self._directory / f"codec_decoder_{precision}", digest, make)
 
     def published_bundle(self, precision: Precision) -> Path:
         """Return the directory of the same model in the published layout."""

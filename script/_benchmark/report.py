@@ -9,7 +9,9 @@ from script._benchmark.machine import Machine
 from script._benchmark.noise import QUIET
 from script._benchmark.timing import MS_PER_S
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+
+_PARTS: Final = ("prefill", "talker", "predictor", "codec")
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 """Name of a measurement -> its figures, round by round."""
@@ -87,6 +89,8 @@ class SpeechFigures:
     """Wall seconds for each second of audio of all utterances together, prefill included."""
     first_audio_ms: list[float]
     """Of each utterance, from the submission of all; medians."""
+    parts_ms: dict[str, float]
+    """Where the time of a frame went, on average: each component, and prefill."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class FirstAudio:
 
 @dataclass(frozen=True)
 class CodecOption:
-    """The quantised codec decoder beside the float32 one."""
+    """The quantised codec decoder beside the float32 one, both of conditioned random weights."""
 
     reference_ms: float
     other_ms: float
@@ -127,8 +131,8 @@ class Summary:
     lanes_speedup: float | None
     throughput_4_streams: float | None
     first_audio_ratio: float | None
-    codec_speedup: float | None
-    codec_snr_db: float | None
+    codec_speedup: float
+    codec_snr_db: float
     peak_rss_mb: float | None
 
 
@@ -149,12 +153,10 @@ class Report:
     published: FrameCost
     speech: list[SpeechFigures]
     first_audio: FirstAudio
-    codec_option: CodecOption | None
+    codec_option: CodecOption
     peak_rss_mb: dict[str, float]
     """Of each process: one lane, several lanes, the published design."""
     summary: Summary
-    reasons: dict[str, str]
-    """Why a figure of the summary is missing."""
     runs: dict[str, list[dict[str, Any]]]
     """Every measurement that counts."""
 
@@ -170,7 +172,6 @@ class Campaign:
     lanes: Mapping[str, int]
     """Speech measurement -> number of lanes of its synthesizer."""
     duration_s: float
-    reasons: Mapping[str, str]
 
 
 def make_report(campaign: Campaign) -> Report:
@@ -188,10 +189,12 @@ def make_report(campaign: Campaign) -> Report:
         measured_ms=median(run["first_audio_ms"][0] for run in runs["sentence"]),
         **{key: _median(parts, key) for key in ("prefill_ms", "frame_ms", "decode_ms")},
     )
-    option = None
-    if runs.get("codec_comparison"):
-        names = ("reference_ms", "other_ms", "snr_db")
-        option = CodecOption(**{key: _median(runs["codec_comparison"], key) for key in names})
+    option = CodecOption(
+        **{
+            key: _median(runs["codec_comparison"], key)
+            for key in ("reference_ms", "other_ms", "snr_db")
+        }
+    )
     peaks = _peaks(campaign)
     return Report(
         format_version=FORMAT_VERSION,
@@ -210,7 +213,6 @@ def make_report(campaign: Campaign) -> Report:
         codec_option=option,
         peak_rss_mb=peaks,
         summary=_summary(runs, floor, frame, published, first_audio, option, peaks),
-        reasons=dict(campaign.reasons),
         runs={name: [dict(run) for run in rounds] for name, rounds in runs.items()},
     )
 
@@ -221,7 +223,7 @@ def _summary(
     frame: FrameCost,
     published: FrameCost,
     first_audio: FirstAudio,
-    option: CodecOption | None,
+    option: CodecOption,
     peaks: Mapping[str, float],
 ) -> Summary:
     language_ms = _median(runs["sentence"], "talker_step_ms") + _median(
@@ -236,8 +238,8 @@ def _summary(
         / _median(runs["paragraph_lanes"], "wall_s"),
         throughput_4_streams=_frames_per_s(runs["streams_4"]) / _frames_per_s(runs["streams_1"]),
         first_audio_ratio=first_audio.measured_ms / parts_ms,
-        codec_speedup=None if option is None else option.reference_ms / option.other_ms,
-        codec_snr_db=None if option is None else option.snr_db,
+        codec_speedup=option.reference_ms / option.other_ms,
+        codec_snr_db=option.snr_db,
         peak_rss_mb=max(ours, default=None),
     )
 
@@ -280,8 +282,7 @@ def _frame_cost(runs: Sequence[Mapping[str, Any]], work: Work) -> FrameCost:
 
 
 def _rest_s(run: Mapping[str, Any]) -> float:
-    parts = ("prefill_s", "talker_s", "predictor_s", "codec_s")
-    return float(run["wall_s"]) - sum(float(run[part]) for part in parts)
+    return float(run["wall_s"]) - sum(float(run[f"{part}_s"]) for part in _PARTS)
 
 
 def _published_cost(runs: Sequence[Mapping[str, Any]], work: Work) -> FrameCost:
@@ -315,6 +316,10 @@ def _speech_figures(
         best_wall_s=min(walls),
         rtf=median(walls) / audio_s,
         first_audio_ms=[median(values) for values in first],
+        parts_ms={
+            part: median(run[f"{part}_s"] / run["num_frames"] for run in runs) * MS_PER_S
+            for part in _PARTS
+        },
     )
 
 

@@ -97,7 +97,8 @@ def _ratio(numerator: float, denominator: float) -> str:
 
 
 def _speech_table(speech: Sequence[SpeechFigures]) -> str:
-    header = ["", "lanes", "utterances", "frames", "audio s", "RTF", "speed", "first audio ms"]
+    header = ["", "lanes", "utterances", "frames", "RTF", "speed"]
+    header += ["ms per frame: prefill + talker + predictor + codec", "first audio ms"]
     return _table(
         header,
         (
@@ -106,9 +107,9 @@ def _speech_table(speech: Sequence[SpeechFigures]) -> str:
                 str(figures.lanes),
                 str(figures.utterances),
                 str(figures.num_frames),
-                f"{figures.audio_s:.1f}",
                 f"{figures.rtf:.3f}",
                 f"{1 / figures.rtf:.2f}",
+                " + ".join(f"{value:.1f}" for value in figures.parts_ms.values()),
                 ", ".join(f"{value:.0f}" for value in figures.first_audio_ms),
             ]
             for figures in speech
@@ -134,7 +135,7 @@ def _memory_line(peaks: Mapping[str, float]) -> str:
 
 def _summary_table(report: Report) -> str:
     rows = [
-        [name, report.reasons.get(name, "not measured") if value is None else f"{value:.2f}"]
+        [name, "not measured" if value is None else f"{value:.2f}"]
         for name, value in asdict(report.summary).items()
     ]
     return _table(["summary", ""], rows)
