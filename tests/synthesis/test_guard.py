@@ -73,16 +73,67 @@ def test_endless_silence_and_endless_repeats_are_noticed():
     assert not guard.is_endless
     guard.push(quiet(0.2))
     assert guard.is_endless
+
+
+@pytest.mark.parametrize("cycle", [(302,), (5, 6), (1, 2, 2, 1, 7), (1, 2, 3, 4, 5, 6, 7, 8)])
+def test_codes_that_go_round_in_circles_are_noticed(cycle):
     guard = SpeechGuard(RATE_HZ)
-    for _ in range(ENDLESS_REPEATS):
+    for index in range(ENDLESS_REPEATS):
         assert not guard.is_endless
-        guard.note_code(302)
+        guard.note_code(cycle[index % len(cycle)])
     assert guard.is_endless
 
 
-def test_samples_that_are_not_finite_are_an_error():
+@given(
+    codes=st.lists(st.integers(0, 3), min_size=200, max_size=400),
+    stretch=st.integers(1, ENDLESS_REPEATS - 1),
+)
+def test_codes_that_come_often_are_no_circle(codes, stretch):
+    """Speech has few sounds, and may hold one for long; it is not the same for seconds."""
+    spoken = [*codes[:50], *[codes[50]] * stretch, 9, *codes[50:]]
+    for start in range(0, len(spoken), 40):
+        spoken.insert(start, 10 + start)  # one sound in 3 s that is another
+    guard = SpeechGuard(RATE_HZ)
+    for code in spoken:
+        guard.note_code(code)
+        assert not guard.is_endless
+
+
+def slow_speech(num_words, word_s, pause_s, level=0.3):
+    return np.concatenate([tone(word_s, level), quiet(pause_s)] * (num_words - 1) + [tone(word_s)])
+
+
+@pytest.mark.parametrize("level", [0.3, 0.01, 0.004], ids=["voice", "whisper", "soft whisper"])
+@pytest.mark.parametrize("pause_s", [0.3, 1.0, 2.9])
+def test_slow_sad_and_quiet_speech_is_heard_whole(pause_s, level):
+    speech = slow_speech(4, 0.8, pause_s, level)
+    guard, heard = SpeechGuard(RATE_HZ), []
+    for start in range(0, len(speech), FRAME):
+        heard.append(guard.push(speech[start : start + FRAME]))
+        assert not guard.is_endless
+    assert np.array_equal(np.concatenate([*heard, guard.finish()]), speech)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Yes.",
+        "No, I am so very sorry.",
+        "She left a long time ago, and nobody in this house has laughed since that day.",
+        "Sie ging vor langer Zeit fort, und seither hat in diesem Haus niemand mehr gelacht.",
+    ],
+)
+def test_the_budget_is_enough_for_the_slowest_speaker(text):
+    """Half the speed of a slow reader, and a pause of a second after every third word."""
+    words = text.split()
+    slow_s = sum(len(word) for word in words) / 14 * 2 + len(words) // 3 * 1.0
+    assert frame_budget(text, 12.5) / 12.5 > slow_s
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_finite_are_an_error(value):
     with pytest.raises(SynthesisError, match="higher precision"):
-        SpeechGuard(RATE_HZ).push(np.array([0.0, np.nan], np.float32))
+        SpeechGuard(RATE_HZ).push(np.array([0.0, value], np.float32))
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0, 3e4])

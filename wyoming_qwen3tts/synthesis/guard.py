@@ -5,6 +5,8 @@ run on; some begin with a long silence. The guard bounds the length by the text,
 nothing is said any more, and cuts silence at both ends. What lies between is never touched.
 """
 
+from collections import deque
+
 import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array
@@ -20,7 +22,9 @@ TRAILING_S = 0.25
 ENDLESS_SILENCE_S = 3.0
 """After so much silence nothing more will come; pauses in speech are shorter."""
 ENDLESS_REPEATS = 50
-"""The same code of group 0 in so many frames (4 s) is no speech."""
+"""The same codes of group 0 over and over in so many frames (4 s) are no speech."""
+_LONGEST_CYCLE = 8
+"""Frames that such a repetition may take before it begins anew (0.64 s)."""
 
 # Even shouting reaches full scale with few samples; broken numbers stay there.
 _FULL_SCALE = 0.999
@@ -61,21 +65,24 @@ class SpeechGuard:
         self._window = round(_WINDOW_S * sample_rate_hz)
         self._held: list[Float32Array] = []
         self._num_held = 0
-        self._num_repeats = 0
-        self._last_code: int | None = None
+        self._recent: deque[int] = deque(maxlen=_LONGEST_CYCLE)
+        # How many frames in a row had the code of the frame 1, 2, 3 ... before them.
+        self._runs = [0] * _LONGEST_CYCLE
         self.has_spoken = False
         """Whether anything audible was let through; before that the utterance can start anew."""
 
     def note_code(self, code: int) -> None:
         """Note the next code of group 0."""
-        self._num_repeats = self._num_repeats + 1 if code == self._last_code else 1
-        self._last_code = code
+        for index, earlier in enumerate(reversed(self._recent)):
+            self._runs[index] = self._runs[index] + 1 if code == earlier else 0
+        self._recent.append(code)
 
     @property
     def is_endless(self) -> bool:
-        """Whether the utterance has lost itself in silence or in one sound."""
+        """Whether the utterance has lost itself in silence, or in one sound or a few."""
         silence_s = self._num_held / self._rate_hz
-        return silence_s >= ENDLESS_SILENCE_S or self._num_repeats >= ENDLESS_REPEATS
+        num_repeated = max(run and run + cycle for cycle, run in enumerate(self._runs, start=1))
+        return silence_s >= ENDLESS_SILENCE_S or num_repeated >= ENDLESS_REPEATS
 
     def push(self, samples: Float32Array) -> Float32Array:
         """Take samples (S,) of the codec and return those that may be heard now.
