@@ -52,6 +52,12 @@ class CacheMachine(RuleBasedStateMachine):
             self.contents[into] = self.contents[source]
             self.contents[source] = []
 
+    @rule(lane=LANES, other=LANES)
+    def swap(self, lane, other):
+        self.cache.swap(lane, other)
+        contents = self.contents
+        contents[lane], contents[other] = contents[other], contents[lane]
+
     @rule(lane=LANES, fraction=st.floats(0, 1, allow_subnormal=False))
     def rewind(self, lane, fraction):
         length = int(len(self.contents[lane]) * fraction)

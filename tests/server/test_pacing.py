@@ -54,11 +54,19 @@ def test_what_is_held_back_is_what_the_end_would_be_late(rtf, audio_s, hold_s):
 def test_the_user_is_told_once_that_the_machine_is_slow(caplog):
     pace = Pace()
     for _ in range(3):
-        pace.note(1.5, "a-model")
-    assert pace.rtf == pytest.approx(1.5)
+        pace.note(2.5, 1.5, "a-model")
+    assert (pace.rtf, pace.alone_rtf) == (pytest.approx(2.5), 1.5)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "a-model" in caplog.text
     assert "int4" in caplog.text
+    assert "1.50 s" in caplog.text
+
+
+def test_nobody_is_told_that_the_machine_is_slow_because_it_has_much_to_do(caplog):
+    pace = Pace()
+    for alone_rtf in (None, 0.8):
+        pace.note(2.5, alone_rtf, "a-model")
+    assert not caplog.records
 
 
 def test_speech_of_a_text_is_about_as_long_as_people_take():

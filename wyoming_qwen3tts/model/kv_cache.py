@@ -130,6 +130,15 @@ class KVCache:
         self.lengths[target] = used
         self.lengths[source] = 0
 
+    def swap(self, lane: int, other: int) -> None:
+        """Exchange two lanes."""
+        used = int(max(self.lengths[lane], self.lengths[other]))
+        for block in (*self.keys, *self.values):
+            kept = block[lane, :, :used].copy()
+            block[lane, :, :used] = block[other, :, :used]
+            block[other, :, :used] = kept
+        self.lengths[[lane, other]] = self.lengths[[other, lane]]
+
     def snapshot(self, lane: int, length: int) -> CacheSnapshot:
         """Copy the first ``length`` positions of ``lane``."""
         return CacheSnapshot(

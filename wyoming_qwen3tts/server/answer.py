@@ -14,6 +14,7 @@ from wyoming_qwen3tts.server.request_report import RequestReport
 from wyoming_qwen3tts.server.worker import SynthesisWorker, Utterance
 from wyoming_qwen3tts.synthesis.guard import frame_budget
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest
+from wyoming_qwen3tts.synthesis.playback import Playback
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.voice import (
     DesignedVoice,
@@ -87,6 +88,7 @@ class Answer:
         self._unread: set[str] = set()
         self._drops_blocks = Rule.CODE_BLOCKS in plan.rules
         self._open: list[Utterance] = []
+        self._playback = Playback()
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
         # The reader waits for a place, so that a long text does not fill the worker.
         self._places = asyncio.Semaphore(_LOOKAHEAD)
@@ -156,9 +158,12 @@ class Answer:
         speech = utterance.speech
         if speech is None or speech.was_open or speech.timing.num_frames < _MIN_PACE_FRAMES:
             return  # too short to tell, or it has waited for its text
-        rtf = speech.timing.rtf(self._synthesizer.model.facts.sample_rate_hz)
+        if speech.request.position:
+            return  # it may have rested while there was time
+        synthesizer = self._synthesizer
+        rtf = speech.timing.rtf(synthesizer.model.facts.sample_rate_hz)
         if rtf is not None:
-            self._pace.note(rtf, self._synthesizer.model.name)
+            self._pace.note(rtf, synthesizer.alone_rtf, synthesizer.model.name)
 
     def closing_silence(self) -> AudioChunk | None:
         """Return what comes after the last utterance; an answer is never empty."""
@@ -192,6 +197,7 @@ class Answer:
             self._plan.voice,
             options,
             position=self.report.num_utterances,
+            playback=self._playback,
             guarded=True,
         )
         utterance = self._worker.submit(self._synthesizer, request, is_open=self._is_growing)

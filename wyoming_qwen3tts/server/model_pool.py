@@ -153,8 +153,8 @@ class ModelPool:
     def record_speed(self, record: SpeedRecord) -> None:
         """Remember how fast the models that have spoken are on this machine."""
         for slot in self._slots.values():
-            if slot.pace.rtf is not None:
-                record.note(slot.bundle, slot.pace.rtf)
+            if slot.pace.alone_rtf is not None:
+                record.note(slot.bundle, slot.pace.alone_rtf)
 
     def status(self) -> list[ModelStatus]:
         """Return the state of every model that was used."""

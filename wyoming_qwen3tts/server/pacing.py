@@ -33,20 +33,24 @@ class Pace:
     """How fast one model speaks on this machine, as measured so far."""
 
     rtf: float | None = None
-    """Synthesis seconds for a second of audio; None before anything was measured."""
+    """Synthesis seconds for a second of an answer's beginning, with whatever was spoken beside it;
+    None before anything was measured."""
+    alone_rtf: float | None = None
+    """The same for one utterance with nothing beside it."""
     has_warned: bool = False
 
-    def note(self, rtf: float, model: str) -> None:
-        """Take a measurement into account; warns once when the machine is too slow."""
+    def note(self, rtf: float, alone_rtf: float | None, model: str) -> None:
+        """Take measurements into account; warns once when the machine is too slow."""
         self.rtf = rtf if self.rtf is None else self.rtf + _SMOOTHING * (rtf - self.rtf)
-        if self.rtf > _SLOW_RTF and not self.has_warned:
+        self.alone_rtf = alone_rtf
+        if alone_rtf is not None and alone_rtf > _SLOW_RTF and not self.has_warned:
             self.has_warned = True
             _LOGGER.warning(
                 "%s takes %.2f s for a second of speech on this machine, so the beginning of "
                 "answers is held back. A smaller model, or int4 instead of int8, reads fewer "
                 "bytes for each frame and is faster.",
                 model,
-                self.rtf,
+                alone_rtf,
             )
 
     def hold_s(self, audio_s: float, limit_s: float) -> float:

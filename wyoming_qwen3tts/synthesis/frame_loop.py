@@ -8,6 +8,7 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/models/modeling_qwen3_tts.py,
 """
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -211,38 +212,60 @@ class FrameLoop:
         self._prefixes = PrefixCache()
         self._cache.clear()
 
-    def step(self) -> list[tuple[Lane, Int64Array]]:
+    def step(self, lanes: Collection[Lane] | None = None) -> list[tuple[Lane, Int64Array]]:
         """Make one frame (G,) of every lane that can go on.
 
         A lane that ends makes no frame: its ``finish_reason`` or ``error`` is set and it has left
         the loop.
-        """
-        self._step_talker()
-        return self._draw_frames()
 
-    def _step_talker(self) -> None:
-        """Read the last frame and the next piece of text of each lane that has both."""
+        Args:
+            lanes: Which lanes take part; the others rest and cost nothing. None means all.
+        """
         for index in reversed(range(len(self._lanes))):
             if self._cache.lengths[index] >= self._cache.max_positions:
                 self._lanes[index].finish_reason = FinishReason.LENGTH
                 self.leave(self._lanes[index])
-        embeddings = np.zeros((len(self._lanes), self._model.facts.hidden_size), np.float32)
-        ready = [False] * len(self._lanes)
+        active = self._lanes[: self._gather(self._lanes if lanes is None else lanes)]
+        if not active:
+            return []
+        self._step_talker(active)
+        return self._draw_frames(active)
+
+    def _gather(self, chosen: Collection[Lane]) -> int:
+        """Put the lanes that take part into the first rows; return how many they are."""
+        count = 0
         for index, lane in enumerate(self._lanes):
+            if lane not in chosen:
+                continue
+            if index != count:
+                self._cache.swap(index, count)
+                self._lanes[index], self._lanes[count] = self._lanes[count], lane
+            count += 1
+        return count
+
+    def _step_talker(self, lanes: Sequence[Lane]) -> None:
+        """Read the last frame and the next piece of text of each lane that has both.
+
+        Args:
+            lanes: Those that take part; they have the first rows of the cache.
+        """
+        embeddings = np.zeros((len(lanes), self._model.facts.hidden_size), np.float32)
+        ready = [False] * len(lanes)
+        for index, lane in enumerate(lanes):
             if isinstance(lane.state, Framed) and not lane.text.is_dry:
                 embeddings[index] = lane.state.embedding + lane.text.take()
                 ready[index] = True
         if not any(ready):
             return
         output = self._model.talker.step(embeddings, self._cache, ready)
-        for index, lane in enumerate(self._lanes):
+        for index, lane in enumerate(lanes):
             if ready[index]:
                 lane.state = Scored(output.logits[index], output.hidden[index])
 
-    def _draw_frames(self) -> list[tuple[Lane, Int64Array]]:
+    def _draw_frames(self, lanes: Sequence[Lane]) -> list[tuple[Lane, Int64Array]]:
         """Draw group 0 of each scored lane, then the other groups of all of them at once."""
         drawn: list[_Drawn] = []
-        for lane in tuple(self._lanes):
+        for lane in lanes:
             if not isinstance(lane.state, Scored):
                 continue
             uniforms = lane.next_uniforms(self._model.facts.num_code_groups)

@@ -1,7 +1,33 @@
-"""What an utterance cost."""
+"""What an utterance cost, and what a frame costs."""
 
 import time
 from dataclasses import dataclass, field
+from typing import Final
+
+# How much of the past counts after another frame: the codec decodes several frames at once, and the
+# machine has other things to do at times.
+_MEMORY: Final = 0.95
+_MIN_FRAMES: Final = 8
+
+
+@dataclass
+class FrameCost:
+    """What a frame takes when only one lane runs, as measured lately."""
+
+    _seconds: float = 0.0
+    _weight: float = 0.0
+    _num_frames: int = 0
+
+    def note(self, seconds: float) -> None:
+        """Take a frame into account."""
+        self._seconds = _MEMORY * self._seconds + seconds
+        self._weight = _MEMORY * self._weight + 1.0
+        self._num_frames += 1
+
+    @property
+    def frame_s(self) -> float | None:
+        """Seconds for a frame; None before enough frames were made."""
+        return self._seconds / self._weight if self._num_frames >= _MIN_FRAMES else None
 
 
 @dataclass

@@ -7,6 +7,7 @@ from enum import StrEnum
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.model.facts import GenerationDefaults
 from wyoming_qwen3tts.sampling import SamplingOptions
+from wyoming_qwen3tts.synthesis.playback import Playback
 from wyoming_qwen3tts.synthesis.voice import Voice
 
 # Talker and code predictor read their seeds from one generator; any 64-bit number is a seed.
@@ -105,6 +106,8 @@ class SynthesisRequest:
     options: SynthesisOptions
     position: int = 0
     """Place of the utterance in its answer: what is heard first gets a lane first."""
+    playback: Playback | None = None
+    """The playing of its answer: what is heard next goes before what is heard later."""
     guarded: bool = False
     """Bound the silence at both ends and end what has lost itself; samples are then no longer
     exactly those of the frames."""

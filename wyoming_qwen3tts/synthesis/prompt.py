@@ -16,7 +16,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, RequestError
-from wyoming_qwen3tts.model.facts import ModelFacts
+from wyoming_qwen3tts.model.facts import GenerationDefaults, ModelFacts
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, TextLayout
 from wyoming_qwen3tts.synthesis.voice import (
@@ -110,7 +110,7 @@ class PromptBuilder:
 
     def _assemble(self, body: list[int], voice: Voice, options: SynthesisOptions) -> Prompt:
         prefix = self._prefix(voice, options)
-        layout = options.layout or default_layout(voice)
+        layout = options.layout or default_layout(voice, self._facts.generation)
         if isinstance(voice, IclVoice):
             tail, trailing, num_shared = self._icl_tail(body, voice, layout)
             codes: Int64Array | None = voice.reference_codes
@@ -208,8 +208,13 @@ class PromptBuilder:
         return np.zeros((0, self._facts.hidden_size), np.float32)
 
 
-def default_layout(voice: Voice) -> TextLayout:
-    """Return the official layout of a voice's kind: streaming for clones, else non-streaming."""
+def default_layout(voice: Voice, defaults: GenerationDefaults) -> TextLayout:
+    """Return the checkpoint's own layout, else the official one of a voice's kind.
+
+    That is streaming for clones, and non-streaming for all others.
+    """
+    if defaults.non_streaming_mode is not None:
+        return TextLayout.NON_STREAMING if defaults.non_streaming_mode else TextLayout.STREAMING
     if isinstance(voice, XVectorVoice | IclVoice):
         return TextLayout.STREAMING
     return TextLayout.NON_STREAMING

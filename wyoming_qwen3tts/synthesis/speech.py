@@ -40,6 +40,12 @@ class Speech:
         return self.lane.text.was_open
 
     @property
+    def is_next(self) -> bool:
+        """Whether its answer can be heard no further without it."""
+        playback = self.request.playback
+        return playback is None or playback.front == self.request.position
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """Why the utterance ended; None while it goes on, and after an error."""
         return self.lane.finish_reason if self.timing.finished_s is not None else None
@@ -78,6 +84,8 @@ class Speech:
         if self.timing.first_audio_s is None:
             self.timing.first_audio_s = time.perf_counter()
         self.timing.num_samples += len(samples)
+        if self.request.playback is not None:
+            self.request.playback.note_audio(self.request.position, len(samples) / sample_rate_hz)
         self._audio.append(AudioChunk(samples, sample_rate_hz))
 
     def start_again(self, lane: Lane) -> None:
@@ -94,3 +102,5 @@ class Speech:
         self.lane.finish_reason = reason or self.lane.finish_reason
         self.error = error
         self.timing.finished_s = time.perf_counter()
+        if self.request.playback is not None:
+            self.request.playback.note_end(self.request.position)

@@ -19,11 +19,16 @@ from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane, TrailingText
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard
+from wyoming_qwen3tts.synthesis.metrics import FrameCost
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest, check_options
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.text_feed import TextFeed
 from wyoming_qwen3tts.synthesis.voice import check_voice
+
+# Less audio than this ahead of the listener is too little for making others' beside it: a step with
+# every lane, and a prompt that joins, must fit into it several times.
+_COMFORTABLE_LEAD_S = 0.6
 
 MAX_ATTEMPTS = 2
 """A guarded utterance that failed before anything was heard starts again with another seed."""
@@ -39,6 +44,15 @@ class Synthesizer:
         self._loop = FrameLoop(model, max_lanes=max_lanes)
         self._waiting: deque[Speech] = deque()
         self._speaking: dict[Lane, Speech] = {}
+        self._alone = FrameCost()
+
+    @property
+    def alone_rtf(self) -> float | None:
+        """Real-time factor of one utterance with nothing beside it, as measured lately."""
+        frame_s, facts = self._alone.frame_s, self.model.facts
+        if frame_s is None:
+            return None
+        return frame_s * facts.frame_rate_hz
 
     def stream(self, request: SynthesisRequest) -> Iterator[AudioChunk]:
         """Speak one utterance; closing the iterator early cancels it within a frame.
@@ -138,12 +152,16 @@ class Synthesizer:
         """Make one frame of each utterance that has a lane, and audio where enough frames wait."""
         try:
             self._admit()
-            for lane, frame in self._loop.step():
+            started_s = time.perf_counter()
+            frames = self._loop.step(self._due())
+            for lane, frame in frames:
                 self._speaking[lane].add_frame(frame)
             for lane, speech in tuple(self._speaking.items()):
                 self._decode(speech, flush=lane.is_finished or lane.is_waiting)
                 if lane.is_finished:
                     self._end(speech)
+            if len(frames) == 1:
+                self._alone.note(time.perf_counter() - started_s)
         except Exception as cause:  # noqa: BLE001 - whatever a graph raises, the loop lives on
             error = synthesis_error(cause, "The model failed while speaking")
             # Somebody must be ended, or the same would fail for ever.
@@ -159,6 +177,34 @@ class Synthesizer:
                 speech.finish(error=error)
         finally:
             self._fail(error)
+
+    def _due(self) -> tuple[Lane, ...]:
+        """Return the lanes that make a frame now.
+
+        Lanes are cheap, not free: beside others, what is heard now is made more slowly. Where it is
+        about to run out, it goes on alone, and later sentences rest until there is time again.
+        """
+        if not self._is_pressed:
+            return tuple(self._speaking)
+        return tuple(lane for lane, speech in self._speaking.items() if speech.is_next)
+
+    @property
+    def _is_pressed(self) -> bool:
+        """Whether audio must be made that is heard very soon, and alone is fast enough for it.
+
+        A machine that is too slow even for one lane gains by all of them: what is heard first is
+        then held back by whoever plays it.
+        """
+        alone_rtf = self.alone_rtf
+        if alone_rtf is not None and alone_rtf > 1.0:
+            return False
+        return any(
+            speech.is_next
+            and speech.request.playback is not None
+            and speech.request.playback.lead_s < _COMFORTABLE_LEAD_S
+            for lane, speech in self._speaking.items()
+            if not lane.is_waiting
+        )
 
     def _admit(self) -> None:
         """Give one waiting utterance a lane: more than one prefill would stall those that speak."""
@@ -183,14 +229,16 @@ class Synthesizer:
     def _next_in_line(self) -> Speech | None:
         """Return the utterance that is heard soonest, if there is a lane for it.
 
-        The last lane is kept for the beginning of an answer: a client that has just asked must not
-        wait for sentences of another one that nobody hears yet.
+        The last lane is kept for what is heard next: a client that has just asked must not wait for
+        sentences of another one that nobody hears yet. Nor may their prompts delay what is heard.
         """
         if not self._waiting or not self._loop.has_room:
             return None
-        speech = min(self._waiting, key=lambda speech: speech.request.position)
+        speech = min(self._waiting, key=lambda it: (not it.is_next, it.request.position))
+        if speech.request.position == 0 or (speech.request.playback and speech.is_next):
+            return speech
         is_last_lane = self._loop.max_lanes > 1 and len(self._speaking) == self._loop.max_lanes - 1
-        return None if is_last_lane and speech.request.position > 0 else speech
+        return None if is_last_lane or self._is_pressed else speech
 
     def _decode(self, speech: Speech, *, flush: bool) -> None:
         codec = speech.codec
