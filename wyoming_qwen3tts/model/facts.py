@@ -57,6 +57,9 @@ class GenerationDefaults:
     predictor_top_p: float
     max_new_tokens: int
     """The official limit; the last sampled token never becomes a frame."""
+    non_streaming_mode: bool | None = None
+    """Whether the whole text is in the prompt, where a checkpoint says so; the published ones leave
+    it to the kind of voice."""
 
 
 @dataclass(frozen=True)
@@ -175,5 +178,6 @@ def _read_facts(
             predictor_top_k=generation["subtalker_top_k"],
             predictor_top_p=generation["subtalker_top_p"],
             max_new_tokens=generation["max_new_tokens"],
+            non_streaming_mode=generation.get("non_streaming_mode"),
         ),
     )

@@ -163,12 +163,17 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_fields(kind: Any, value: Any, where: str) -> Any:
     values = _of_type(dict, value, where)
     hints = typing.get_type_hints(kind)
-    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
+    # Bundles written before a field came have not got it, and need not be built again.
+    optional = {
+        field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING
+    }
+    unknown = sorted(set(values) - set(hints))
+    missing = sorted(set(hints) - set(values) - optional)
     if unknown:
         raise ManifestError(f"{where} has the unknown key {unknown[0]!r}; {_REBUILD}")
     if missing:
         raise ManifestError(f"{where} has no key {missing[0]!r}; {_REBUILD}")
-    return kind(**{key: _decode(hints[key], values[key], f"{where}: {key}") for key in hints})
+    return kind(**{key: _decode(hints[key], values[key], f"{where}: {key}") for key in values})
 
 
 def _of_type(kind: type, value: Any, where: str) -> Any:
