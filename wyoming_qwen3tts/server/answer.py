@@ -34,6 +34,8 @@ _NOTHING_TO_SAY_S = 0.1
 # A finished sentence is not held back longer than this while nobody knows whether more will come.
 _FLUSH_AFTER_S = 0.4
 _JOINT = " "
+# An utterance that waits for text keeps its lane, which others may need, no longer than this.
+_LET_GO_S = 5.0
 # Shorter speech says more of its prompt than of the machine.
 _MIN_PACE_FRAMES = 12
 # Sentences submitted ahead of the one that is heard; more would only grow the queue.
@@ -95,6 +97,12 @@ class Answer:
         # An ICL prompt lays the reference beside the text, which must be known for that.
         self._is_growing = config.text_mode == "tokens" and not isinstance(plan.voice, IclVoice)
         self._growing: Utterance | None = None
+        self._waits_for_text = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is spoken or left to speak before more text comes."""
+        return self._waits_for_text and not self._open
 
     async def read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
@@ -109,9 +117,14 @@ class Answer:
                 if speakable(spoken):
                     await self._speak(spoken, language)
         finally:
-            if self._growing is not None:
-                self._worker.end_text(self._growing)
+            self._end_growing()
             self._queue.put_nowait(None)
+
+    def _end_growing(self) -> None:
+        """Take the text of the utterance under way as complete; what still comes is a new one."""
+        if self._growing is not None:
+            self._worker.end_text(self._growing)
+            self._growing = None
 
     def _note_unread(self, sentence: str) -> None:
         """Log the scripts that no voice reads, each once an answer."""
@@ -238,7 +251,12 @@ class Answer:
                 if not arriving.done():
                     for sentence in stream.flush():
                         yield sentence
+                    self._waits_for_text = True
+                    await asyncio.wait([arriving], timeout=_LET_GO_S)
+                    if not arriving.done():
+                        self._end_growing()
                     await asyncio.wait([arriving])
+                    self._waits_for_text = False
                 piece = arriving.result()
                 if piece is None:
                     break

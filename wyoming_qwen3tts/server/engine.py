@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -22,6 +22,7 @@ from wyoming_qwen3tts.model.bundle import SessionOptions
 from wyoming_qwen3tts.model.session import select_execution
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, VoiceInfo
+from wyoming_qwen3tts.server.admission import Admission
 from wyoming_qwen3tts.server.answer import Answer, AnswerPlan
 from wyoming_qwen3tts.server.arrivals import Arrivals, served_models
 from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE
@@ -76,7 +77,7 @@ class SpeechEngine:
         self._pool = pool
         self._worker = worker
         self._speeds = speeds
-        self._num_open = 0
+        self._admission = Admission(config.max_waiting)
         # Of their own: whoever opens models and encodes clips may use up the common threads, and
         # describe is answered all the same.
         self._lookups = ThreadPoolExecutor(_NUM_LOOKUPS, "catalogue")
@@ -91,7 +92,10 @@ class SpeechEngine:
     def status(self) -> EngineStatus:
         """Return how synthesis does now."""
         return EngineStatus(
-            self._num_open, self._worker.status, self._pool.status(), self._arrivals.states
+            self._admission.num_open,
+            self._worker.status,
+            self._pool.status(),
+            self._arrivals.states,
         )
 
     def close(self) -> None:
@@ -125,16 +129,15 @@ class SpeechEngine:
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak text that may still be arriving; see :class:`SpeechSource`."""
-        if self._num_open >= self._config.max_waiting:
-            self._figures.count_refusal()
-            raise BusyError(f"{self._num_open} requests are open already; try again later.")
-        self._num_open += 1
-        try:
+        with ExitStack() as place:
+            try:
+                place.enter_context(self._admission.request())
+            except BusyError:
+                self._figures.count_refusal()
+                raise
             async with aclosing(self._speak(request, text, self._figures)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-        finally:
-            self._num_open -= 1
 
     async def _speak(
         self, request: SpeechRequest, text: AsyncIterator[str], figures: Metrics
@@ -152,7 +155,8 @@ class SpeechEngine:
             pace = self._pool.pace(chosen.bundle)
             answer = Answer(self._config, self._worker, synthesizer, plan, pace)
             answer.report.started_s = started_s
-            reader = asyncio.create_task(answer.read(text))
+            stack.enter_context(self._admission.answering(answer))
+            reader = asyncio.create_task(answer.read(self._admission.text(answer, text)))
             try:
                 async with aclosing(answer.audio()) as chunks:
                     async for chunk in chunks:
