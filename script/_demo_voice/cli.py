@@ -20,16 +20,12 @@ from script._demo_voice.dataset import (
     training_shards,
 )
 from script._demo_voice.export import export
+from script._demo_voice.features import FeatureExtractor
 from script._demo_voice.hearing import Listener
 from script._demo_voice.language_training import train_language
 from script._demo_voice.measuring import Measurement, Spoken, measure, speak_all
 from script._demo_voice.phrases import read_test_phrases, spoken
-from script._demo_voice.quantizer import (
-    FeatureExtractor,
-    encode_shards,
-    features_of,
-    train_quantizer,
-)
+from script._demo_voice.quantizer import encode_shards, features_of, train_quantizer
 from script._demo_voice.recipe import RECIPE, Recipe, read_recipe
 from script._demo_voice.source_voice import SAMPLE_RATE_HZ, SourceVoice
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle

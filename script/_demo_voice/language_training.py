@@ -184,7 +184,6 @@ def new_talker(recipe: Recipe) -> Talker:
     return Talker(recipe.language, recipe.codec, *rows)
 
 
-@torch.no_grad()
 def validation_losses(
     recipe: Recipe, weights: dict[str, Tensor], maker: BatchMaker, unseen: Sequence[Utterance]
 ) -> list[float]:
@@ -193,10 +192,11 @@ def validation_losses(
     talker.load_state_dict(weights)
     order = sorted(unseen, key=lambda utterance: len(utterance.codes))
     size = recipe.language.batch_size
-    parts = [
-        losses(talker, maker.lay_out(order[start : start + size], noisy=False), maker.rows, 1.0)
-        for start in range(0, len(order), size)
-    ]
+    with torch.no_grad():
+        parts = [
+            losses(talker, maker.lay_out(order[start : start + size], noisy=False), maker.rows, 1.0)
+            for start in range(0, len(order), size)
+        ]
     return [round(float(torch.stack(values).mean()), 3) for values in zip(*parts, strict=True)]
 
 

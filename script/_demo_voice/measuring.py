@@ -135,7 +135,7 @@ async def speak(port: int, text: str, *, in_pieces: bool = False) -> Spoken:
             elif ending(event.type):
                 break
         wall_s = time.perf_counter() - started_s
-    samples = np.concatenate(pieces).astype(np.float32) / 32768
+    samples = np.concatenate(pieces).astype(np.float32) / np.float32(32768)
     first_audio_ms = 1000 * ((first_s or started_s) - started_s)
     return Spoken(text, samples, rate_hz, first_audio_ms, wall_s)
 

@@ -139,10 +139,10 @@ class Quantizer(nn.Module):
             recipe.num_groups, recipe.codebook_size, recipe.latent_width
         )
 
-    @torch.no_grad()
     def encode(self, features: Tensor) -> Tensor:
         """(F, frame width) -> (F, G) codes."""
-        return self.codebooks.encode(self.encoder(features))
+        with torch.no_grad():
+            return self.codebooks.encode(self.encoder(features))
 
 
 def features_of(shard: Shard, extractor: FeatureExtractor) -> Tensor:

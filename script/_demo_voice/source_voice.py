@@ -48,9 +48,9 @@ class SourceVoice:
         self._flite = ctypes.CDLL("libflite.so.1", mode=ctypes.RTLD_GLOBAL)
         for library in ("libflite_usenglish.so.1", "libflite_cmulex.so.1"):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        library = ctypes.CDLL(f"libflite_cmu_us_{name}.so.1")
+        sounds = ctypes.CDLL(f"libflite_cmu_us_{name}.so.1")
         self._flite.flite_init()
-        register = library[f"register_cmu_us_{name}"]
+        register = sounds[f"register_cmu_us_{name}"]
         register.restype = ctypes.POINTER(_Voice)
         register.argtypes = [ctypes.c_char_p]
         self._voice = register(None)
