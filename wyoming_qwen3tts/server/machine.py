@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,21 @@ def resident_memory_bytes() -> int | None:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def descriptors_for(num_wanted: int) -> int:
+    """Return how many file descriptors there may be, at most as many as wanted.
+
+    What programs are given at first is often less than they may take: then it is taken.
+    """
+    given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = num_wanted if most == unlimited else min(num_wanted, most)
+    if given != unlimited and given < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+            given = wanted
+    return num_wanted if given == unlimited else min(num_wanted, given)
 
 
 def return_free_memory() -> None:
