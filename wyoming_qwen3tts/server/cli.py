@@ -7,11 +7,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
 from wyoming_qwen3tts.server import config as server_config
+from wyoming_qwen3tts.server.log_writer import LogWriter
 from wyoming_qwen3tts.server.paths import default_data_dirs
 
 PROGRAM: Final = "wyoming-qwen3tts"
@@ -91,7 +93,7 @@ def _serve(arguments: Sequence[str]) -> int:
     # Warnings about the settings come before the settings are known.
     set_up_logging(is_debug=False, log_format=logging.BASIC_FORMAT)
     config = server_config.load_config(parsed, os.environ)
-    set_up_logging(is_debug=config.debug, log_format=config.log_format)
+    set_up_logging(is_debug=config.debug, log_format=config.log_format, in_background=True)
     from wyoming_qwen3tts.server.app import serve
 
     serve(config)
@@ -114,10 +116,20 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def set_up_logging(*, is_debug: bool, log_format: str) -> None:
-    """Send log lines to the standard error stream: standard output may be the wire."""
+def set_up_logging(*, is_debug: bool, log_format: str, in_background: bool = False) -> None:
+    """Send log lines to the standard error stream: standard output may be the wire.
+
+    Args:
+        is_debug: Whether to log debug messages.
+        log_format: As the module ``logging`` takes it.
+        in_background: Nobody who logs waits for whoever reads.
+    """
     level = logging.DEBUG if is_debug else logging.INFO
-    logging.basicConfig(level=level, format=log_format, stream=sys.stderr, force=True)
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if in_background:
+        with suppress(OSError, AttributeError):  # a stream may have no descriptor, or be none
+            handler = LogWriter(sys.stderr.fileno())
+    logging.basicConfig(level=level, format=log_format, handlers=[handler], force=True)
 
 
 def _explain(unknown: str) -> str:
