@@ -27,6 +27,7 @@ from script._demo_voice.measuring import Measurement, Spoken, measure, speak_all
 from script._demo_voice.phrases import read_test_phrases, spoken
 from script._demo_voice.quantizer import encode_shards, features_of, train_quantizer
 from script._demo_voice.recipe import RECIPE, Recipe, read_recipe
+from script._demo_voice.sample import write_sample
 from script._demo_voice.source_voice import SAMPLE_RATE_HZ, SourceVoice
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import load_recipe
@@ -34,7 +35,8 @@ from wyoming_qwen3tts.builder.recipe import load_recipe
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DATA: Final = ROOT / "data" / "demo_voice"
 BUNDLE_RECIPE: Final = Path(__file__).with_name("demo_int8.yaml")
-BUNDLE_NAME: Final = "demo-voice"
+BUNDLE_NAME: Final = "embedded-demo"
+_NUM_SAMPLES: Final = 6
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,14 @@ class Workplace:
         pieces = asyncio.run(speak_all(texts, arguments, in_pieces=True))
         self._report("tokens", measure(pieces, listener))
 
+    def sample(self) -> None:
+        """Write the sample that the documentation has."""
+        arguments = ["--model", str(self.directory / "bundle")]
+        texts = read_test_phrases().all[:: len(read_test_phrases().all) // _NUM_SAMPLES]
+        longest_first = sorted(texts[:_NUM_SAMPLES], key=len, reverse=True)
+        said = asyncio.run(speak_all(longest_first, arguments))
+        write_sample(said, ROOT / "docs" / "demo-voice.ogg", ROOT / "docs" / "demo-voice.png")
+
     def _report(self, name: str, result: Measurement) -> None:
         result.write(self.directory / f"measured-{name}.json")
         for phrase in result.phrases:
@@ -130,6 +140,7 @@ STAGES: Final[dict[str, Callable[[Workplace], None]]] = {
     "language": Workplace.language,
     "bundle": Workplace.bundle,
     "measure": Workplace.measure,
+    "sample": Workplace.sample,
 }
 
 
