@@ -14,6 +14,7 @@ from script._benchmark.conditioned import ConditionedTensors
 from script._benchmark.extent import Extent
 from script._benchmark.floor import codec_operations_per_frame, weight_bytes_per_run
 from script._benchmark.materials import Materials
+from script._benchmark.playing import stopped_s
 from script._benchmark.processes import BenchmarkError, Worker
 from script._benchmark.timing import TimedComponent
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
@@ -34,6 +35,7 @@ SPEECH = [
     "sentence",
     "paragraph",
     "paragraph_lanes",
+    "paragraph_heard",
     "streams_1",
     "streams_2",
     "streams_4",
@@ -334,3 +336,18 @@ def test_codec_decoders_are_compared_on_conditioned_weights(directory):
         shape = plain.shape(name)
         expected = plain.read(name, shape) * np.float32(gain)
         np.testing.assert_array_equal(tensors.read(name, shape), expected)
+
+
+@pytest.mark.parametrize(
+    ("utterances", "expected"),
+    [
+        ([[(1.0, 0.5), (1.4, 0.5), (1.9, 0.5)]], 0.0),
+        ([[(1.0, 0.5), (1.7, 0.5), (3.0, 0.5)]], 0.2 + 0.8),
+        ([[(1.0, 2.0)], [(0.5, 1.0), (2.9, 1.0)]], 0.0),
+        # The second utterance was there early, but the first one ends late.
+        ([[(1.0, 0.1), (2.0, 0.1)], [(0.5, 1.0)], [(3.6, 1.0)]], 0.9 + 0.5),
+        ([[], [(1.0, 1.0)]], 0.0),
+    ],
+)
+def test_playing_stops_where_a_piece_comes_too_late(utterances, expected):
+    assert stopped_s(utterances) == pytest.approx(expected)

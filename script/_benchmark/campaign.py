@@ -182,12 +182,14 @@ def _work(bundle: Path, materials: Materials) -> Work:
 
 
 def _speech_measurements(one_lane: Worker, lanes: Worker, share: float) -> list[Measurement]:
-    def speak(name: str, worker: Worker, texts: Sequence[Text]) -> Measurement:
+    def speak(
+        name: str, worker: Worker, texts: Sequence[Text], *, is_answer: bool = False
+    ) -> Measurement:
         return Measurement(
             name,
             worker,
             "speak",
-            _speak_arguments(texts, share=share),
+            {**_speak_arguments(texts, share=share), "is_answer": is_answer},
             lanes=1 if worker is one_lane else LANES,
         )
 
@@ -196,6 +198,7 @@ def _speech_measurements(one_lane: Worker, lanes: Worker, share: float) -> list[
         speak("sentence", one_lane, [SENTENCE]),
         speak("paragraph", one_lane, [PARAGRAPH]),
         speak("paragraph_lanes", lanes, [PARAGRAPH]),
+        speak("paragraph_heard", lanes, [PARAGRAPH], is_answer=True),
         *(speak(f"streams_{count}", lanes, [STREAM] * count) for count in STREAMS),
         speak(f"streams_{STREAMS[-1]}_fifo", one_lane, [STREAM] * STREAMS[-1]),
     ]

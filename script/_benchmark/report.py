@@ -89,6 +89,9 @@ class SpeechFigures:
     """Wall seconds for each second of audio of all utterances together, prefill included."""
     first_audio_ms: list[float]
     """Of each utterance, from the submission of all; medians."""
+    stopped_s: float | None
+    """How long the playing of the utterances, as one answer, would stop after it has begun; None
+    where they are answers to several clients."""
     parts_ms: dict[str, float]
     """Where the time of a frame went, on average: each component, and prefill."""
 
@@ -316,6 +319,7 @@ def _speech_figures(
         best_wall_s=min(walls),
         rtf=median(walls) / audio_s,
         first_audio_ms=[median(values) for values in first],
+        stopped_s=None if name.startswith("streams") else median(run["stopped_s"] for run in runs),
         parts_ms={
             part: median(run[f"{part}_s"] / run["num_frames"] for run in runs) * MS_PER_S
             for part in _PARTS

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from script._benchmark.playing import stopped_s
 from script._benchmark.timing import MS_PER_S, TimedComponent, durations_ms
 from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.model.facts import ModelFacts
 from wyoming_qwen3tts.model.speech_model import PredictorSampling, SpeechModel, TalkerOutput
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.playback import Playback
 from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
@@ -47,25 +49,38 @@ class SpeechSubject:
             return self.speak(**arguments)
         return self.first_audio_parts(**arguments)
 
-    def speak(self, texts: Sequence[str], frames: Sequence[int]) -> dict[str, Any]:
+    def speak(
+        self, texts: Sequence[str], frames: Sequence[int], *, is_answer: bool = False
+    ) -> dict[str, Any]:
         """Submit all texts at once and speak until the last one ends.
 
         Args:
             texts: One for each utterance.
             frames: How many frames to make of each.
+            is_answer: The utterances are heard one after the other, as in the server: what is heard
+                next goes before the others.
         """
         components = (self._talker, self._predictor, self._codec)
         for component in components:
             component.reset()
         started_s = time.perf_counter()
+        playback = Playback() if is_answer else None
         speeches = [
-            self._synthesizer.submit(self._request(text, num_frames, seed))
+            self._synthesizer.submit(
+                replace(
+                    self._request(text, num_frames, seed),
+                    position=seed if is_answer else 0,
+                    playback=playback,
+                )
+            )
             for seed, (text, num_frames) in enumerate(zip(texts, frames, strict=True))
         ]
+        made: list[list[tuple[float, float]]] = [[] for _ in speeches]
         while not self._synthesizer.is_idle:
             self._synthesizer.step()
-            for speech in speeches:
-                speech.take_audio()
+            now_s = time.perf_counter()
+            for pieces, speech in zip(made, speeches, strict=True):
+                pieces += [(now_s, chunk.duration_s) for chunk in speech.take_audio()]
         wall_s = time.perf_counter() - started_s
         for speech in speeches:
             if speech.error is not None:
@@ -81,6 +96,7 @@ class SpeechSubject:
             "codec_s": self._codec.total_s(),
             "talker_step_ms": self._talker.median_ms("step"),
             "predictor_run_ms": self._predictor.median_ms("predict"),
+            "stopped_s": stopped_s(made),
             "first_audio_ms": [(speech.timing.ttfa_s or wall_s) * MS_PER_S for speech in speeches],
         }
 

@@ -98,7 +98,7 @@ def _ratio(numerator: float, denominator: float) -> str:
 
 def _speech_table(speech: Sequence[SpeechFigures]) -> str:
     header = ["", "lanes", "utterances", "frames", "RTF", "speed"]
-    header += ["ms per frame: prefill + talker + predictor + codec", "first audio ms"]
+    header += ["stops, s", "ms per frame: prefill + talker + predictor + codec", "first audio ms"]
     return _table(
         header,
         (
@@ -109,6 +109,7 @@ def _speech_table(speech: Sequence[SpeechFigures]) -> str:
                 str(figures.num_frames),
                 f"{figures.rtf:.3f}",
                 f"{1 / figures.rtf:.2f}",
+                "-" if figures.stopped_s is None else f"{figures.stopped_s:.1f}",
                 " + ".join(f"{value:.1f}" for value in figures.parts_ms.values()),
                 ", ".join(f"{value:.0f}" for value in figures.first_audio_ms),
             ]
