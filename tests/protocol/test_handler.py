@@ -36,7 +36,6 @@ async def test_language_beside_a_name_reaches_the_source():
 
     request, _ = source.spoken[0]
     assert (request.voice, request.language, request.speaker) == ("ryan", "de-DE", "whisper")
-    assert request.context == {"room": "bath"}
 
 
 @pytest.mark.parametrize("voice", [None, {}, {"name": None}])

@@ -59,7 +59,8 @@ class Answer:
     def refuse(self, error: RequestError) -> None:
         """Let the answer fail with this error, at once if it is being spoken."""
         if self._refusal is None:
-            self._refusal = error
+            # Without its traceback, which would keep the event that was wrong.
+            self._refusal = error.with_traceback(None)
             self.text.end()
             self._restart_timer()
 

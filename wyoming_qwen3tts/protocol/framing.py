@@ -8,17 +8,20 @@ read here; they are encoded by the package.
 
 import asyncio
 import io
-import json
 import reprlib
 from typing import Any, Final
 
 from wyoming.event import Event, write_event
 
 from wyoming_qwen3tts.errors import FramingError, RequestError
+from wyoming_qwen3tts.protocol.large_events import LargeEvents
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 
 _READ_BYTES: Final = 65_536
 _BLANK: Final = b" \t\r\n"
+# Bytes that cost as much as an event does anyhow: of JSON, and of what is only skipped.
+_ORDINARY_BYTES: Final = 1_000
+_SKIPPED_BYTES: Final = 100_000
 _MAX_DISCARDED_BYTES: Final = 16 * 1_048_576
 _DISCARD_S: Final = 1.0
 
@@ -34,10 +37,19 @@ class _EndOfInputError(Exception):
 class EventReader:
     """Reads events from a stream that nobody vouches for."""
 
-    def __init__(self, stream: asyncio.StreamReader, limits: ConnectionLimits) -> None:
+    def __init__(
+        self,
+        stream: asyncio.StreamReader,
+        limits: ConnectionLimits,
+        large_events: LargeEvents | None = None,
+    ) -> None:
+        """Read from a stream; ``large_events`` are shared with other readers."""
         self._stream = stream
         self._limits = limits
+        self._large_events = large_events or LargeEvents()
         self._buffer = bytearray()
+        self.cost = 0.0
+        """What the last event has cost, as a multiple of an ordinary one."""
 
     async def read(self) -> Event | None:
         """Return the next event, None at the end of input.
@@ -51,6 +63,7 @@ class EventReader:
             RequestError: The event is wrong in itself; the next one can be read.
             ClientGoneError: The connection broke.
         """
+        self.cost = 1.0
         if not await self._begin():
             return None
         try:
@@ -103,19 +116,38 @@ class EventReader:
         if not self._buffer.startswith(b"{"):
             start = bytes(self._buffer[:16])
             raise FramingError(f"not a Wyoming event: it begins with {start!r}, not with '{{'")
-        header = _load_object(await self._take_line(), "the header line")
-        if not isinstance(header, dict):
-            raise FramingError("not a Wyoming event: the header line is no JSON object")
+        header = await self._load_header(await self._take_line())
         data_bytes = _length(header, "data_length", self._limits.max_data_bytes)
         payload_bytes = _length(header, "payload_length", self._limits.max_payload_bytes)
-        body = await self._take(data_bytes)
-        await self._skip(payload_bytes)
-        # From here on the whole event has been consumed: what is wrong with it hurts only itself.
-        event_type = header.get("type")
-        if not isinstance(event_type, str):
-            raise RequestError(f"the type of an event must be a text, not {_quote(event_type)}")
-        data = _merge(header.get("data"), body, event_type)
-        return Event(type=event_type, data=data)
+        self.cost += data_bytes / _ORDINARY_BYTES + payload_bytes / _SKIPPED_BYTES
+        async with self._large_events.place(data_bytes):
+            body = await self._take(data_bytes)
+            await self._skip(payload_bytes)
+            # From here on the whole event was consumed: what is wrong with it hurts only itself.
+            event_type = header.get("type")
+            if not isinstance(event_type, str):
+                raise RequestError(f"the type of an event must be a text, not {_quote(event_type)}")
+            more = await self._load_body(body, event_type) if body else None
+        return Event(type=event_type, data=_merge(header.get("data"), more, event_type))
+
+    async def _load_header(self, line: bytes) -> dict[str, Any]:
+        self.cost += len(line) / _ORDINARY_BYTES
+        try:
+            header = await self._large_events.load(line)
+        except (ValueError, RecursionError) as error:
+            message = f"not a Wyoming event: the header line is no JSON ({_reason(error)})"
+            raise FramingError(message) from error
+        if not isinstance(header, dict):
+            raise FramingError("not a Wyoming event: the header line is no JSON object")
+        return header
+
+    async def _load_body(self, body: bytes, event_type: str) -> Any:
+        try:
+            return await self._large_events.load(body)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(
+                f"the data of {_quote(event_type)} is no JSON ({_reason(error)})"
+            ) from error
 
     async def _take_line(self) -> bytes:
         num_scanned = 0
@@ -188,13 +220,6 @@ class EventWriter:
             self._stream.write_eof()
 
 
-def _load_object(line: bytes, what: str) -> Any:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FramingError(f"not a Wyoming event: {what} is no JSON ({_reason(error)})") from error
-
-
 def _length(header: dict[str, Any], key: str, limit: int) -> int:
     value = header.get(key)
     if value is None:
@@ -206,17 +231,9 @@ def _length(header: dict[str, Any], key: str, limit: int) -> int:
     return value
 
 
-def _merge(inline: Any, body: bytes, event_type: str) -> dict[str, Any]:
+def _merge(inline: Any, body: Any, event_type: str) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    parts = [inline]
-    if body:
-        try:
-            parts.append(json.loads(body.decode("utf-8")))
-        except (ValueError, RecursionError) as error:
-            raise RequestError(
-                f"the data of {_quote(event_type)} is no JSON ({_reason(error)})"
-            ) from error
-    for part in parts:
+    for part in (inline, body):
         if part is None:
             continue
         if not isinstance(part, dict):

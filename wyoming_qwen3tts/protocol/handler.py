@@ -19,6 +19,7 @@ from wyoming_qwen3tts.errors import BusyError, FramingError, Qwen3TTSError, Requ
 from wyoming_qwen3tts.protocol.answer import Answer, make_error
 from wyoming_qwen3tts.protocol.framing import ClientGoneError, EventReader, EventWriter
 from wyoming_qwen3tts.protocol.info import make_info
+from wyoming_qwen3tts.protocol.large_events import LargeEvents
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.request import read_text
 from wyoming_qwen3tts.protocol.request_line import RequestLine
@@ -58,6 +59,7 @@ class Connection:
         *,
         supports_streaming: bool = True,
         on_error: Callable[[Exception], None] | None = None,
+        large_events: LargeEvents | None = None,
     ) -> None:
         """Serve a client.
 
@@ -67,9 +69,10 @@ class Connection:
             limits: What the client may cost.
             supports_streaming: Whether info says so; streamed text is spoken in any case.
             on_error: Called with everything that the client is told was wrong.
+            large_events: Those of all connections; None for one that is alone.
         """
         self._client = client
-        self._reader = EventReader(client.reader, limits)
+        self._reader = EventReader(client.reader, limits, large_events)
         self._events = EventWriter(client.writer, limits)
         self._source = source
         self._limits = limits
@@ -145,13 +148,8 @@ class Connection:
         throttle = Throttle(self._limits.max_events_per_s)
         while True:
             try:
-                event = await self._reader.read()
-                if event is None:
+                if not await self._serve_event(throttle):
                     break
-                await self._note_life()
-                await throttle.wait()
-                if handler := self._handlers.get(event.type):
-                    await handler(event)
             except FramingError as error:
                 await self._send_away(error)
                 return
@@ -167,13 +165,28 @@ class Connection:
             if not self._requests.is_empty:
                 await asyncio.Event().wait()  # _speak_answers hangs up after the last one
 
+    async def _serve_event(self, throttle: Throttle) -> bool:
+        """Read an event and do what it asks for; False at the end of input."""
+        await throttle.wait()
+        try:
+            event = await self._reader.read()
+        finally:
+            throttle.spend(self._reader.cost)
+        if event is None:
+            return False
+        await self._note_life()
+        if handler := self._handlers.get(event.type):
+            await handler(event)
+        return True
+
     async def _note_life(self) -> None:
         """Take note that the client goes on."""
         self._last_event_at = asyncio.get_running_loop().time()
         self._stop_linger()
         await self._pay_audio_stop()
 
-    async def _describe(self, _event: Event) -> None:
+    async def _describe(self, event: Event) -> None:
+        event.data.clear()  # not needed, and whoever sends much of it may be slow to read
         voices = await self._source.voices()
         info = make_info(voices, supports_streaming=self._supports_streaming)
         await self._events.write(info.event())

@@ -32,7 +32,8 @@ class ConnectionLimits:
     )
     max_events_per_s: int = setting(
         500,
-        "Events read from one connection per second; a faster client is read more slowly.",
+        "Events read from one connection per second; a faster client is read more slowly. A "
+        "kilobyte of an event counts as another one.",
         minimum=1,
     )
     max_errors: int = setting(

@@ -19,6 +19,7 @@ from wyoming_qwen3tts.errors import BusyError, ConfigError
 from wyoming_qwen3tts.protocol.answer import make_error
 from wyoming_qwen3tts.protocol.framing import EventWriter
 from wyoming_qwen3tts.protocol.handler import Client, Connection
+from wyoming_qwen3tts.protocol.large_events import LargeEvents
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.networks import AllowedNetworks
 from wyoming_qwen3tts.protocol.speech_source import SpeechSource
@@ -118,6 +119,7 @@ class Listener:
         self._on_error = on_error
         self._status = ListenerStatus()
         self._foreign: set[str] = set()
+        self._large_events = LargeEvents()
 
     async def __aenter__(self) -> Self:
         """Begin to listen.
@@ -231,6 +233,7 @@ class Listener:
             self._limits,
             supports_streaming=self._supports_streaming,
             on_error=self._on_error,
+            large_events=self._large_events,
         )
         self._status.num_accepted += 1
         task = asyncio.create_task(connection.run())

@@ -36,7 +36,6 @@ def read_request(event: Event, limits: ConnectionLimits) -> SpeechRequest:
         voice=_read_name(voice, "name", limits),
         language=_read_name(voice, "language", limits),
         speaker=_read_name(voice, "speaker", limits),
-        context=context or {},
     )
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from wyoming_qwen3tts.audio import AudioChunk
@@ -33,8 +33,6 @@ class SpeechRequest:
     """As the client spelt it: "de", "de-DE", "German"."""
     speaker: str | None = None
     """A style name, or an instruction in free words."""
-    context: dict[str, object] = field(default_factory=dict)
-    """The event's free-form context."""
 
 
 class SpeechSource(Protocol):
