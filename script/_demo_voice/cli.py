@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from script._demo_voice.hearing import Listener
 from script._demo_voice.language_training import train_language
 from script._demo_voice.measuring import Measurement, Spoken, measure, speak_all
 from script._demo_voice.phrases import read_test_phrases, spoken
+from script._demo_voice.prediction import predict_shards
 from script._demo_voice.quantizer import encode_shards, features_of, train_quantizer
 from script._demo_voice.recipe import RECIPE, Recipe, read_recipe
 from script._demo_voice.sample import write_sample
@@ -36,7 +38,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DATA: Final = ROOT / "data" / "demo_voice"
 BUNDLE_RECIPE: Final = Path(__file__).with_name("demo_int8.yaml")
 BUNDLE_NAME: Final = "embedded-demo"
+SHIPPED: Final = ROOT / "wyoming_qwen3tts" / "demo_voice"
+NOTICE: Final = Path(__file__).with_name("NOTICE.txt")
 _NUM_SAMPLES: Final = 6
+_WORST_SHIPPED: Final = 0.20
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class Workplace:
     def language(self) -> None:
         """Train talker and code predictor."""
         train_language(self.recipe, self.directory)
+
+    def predict(self) -> None:
+        """Write down the code predictor's guesses, for the codec to go on with."""
+        torch.manual_seed(self.recipe.seed)
+        predict_shards(self.recipe, self.directory, self.recipe.codec.predicted_shards)
 
     def bundle(self) -> None:
         """Export the checkpoint, and build the bundle."""
@@ -122,6 +132,22 @@ class Workplace:
         said = asyncio.run(speak_all(longest_first, arguments))
         write_sample(said, ROOT / "docs" / "demo-voice.ogg", ROOT / "docs" / "demo-voice.png")
 
+    def ship(self) -> None:
+        """Put the bundle into the package, if it deserves to be called a voice.
+
+        Raises:
+            ValueError: It was measured to be worse than what is shipped.
+        """
+        for name in ("whole", "tokens"):
+            path = self.directory / f"measured-{name}.json"
+            rate = json.loads(path.read_text(encoding="utf-8"))["word_error_rate"]
+            if rate > _WORST_SHIPPED:
+                raise ValueError(f"{path}: word error rate {rate:.1%}, above {_WORST_SHIPPED:.0%}")
+        SHIPPED.mkdir(exist_ok=True)
+        for file in (self.directory / "bundle").iterdir():
+            shutil.copy(file, SHIPPED)
+        shutil.copy(NOTICE, SHIPPED)
+
     def _report(self, name: str, result: Measurement) -> None:
         result.write(self.directory / f"measured-{name}.json")
         for phrase in result.phrases:
@@ -138,9 +164,11 @@ STAGES: Final[dict[str, Callable[[Workplace], None]]] = {
     "codec": Workplace.codec,
     "resynthesis": Workplace.resynthesis,
     "language": Workplace.language,
+    "predict": Workplace.predict,
     "bundle": Workplace.bundle,
     "measure": Workplace.measure,
     "sample": Workplace.sample,
+    "ship": Workplace.ship,
 }
 
 

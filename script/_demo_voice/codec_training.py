@@ -57,16 +57,23 @@ class SpectralLoss:
 
 
 class SegmentReader:
-    """Draws codes and the speech they stand for."""
+    """Draws codes, true or predicted ones, and the speech they stand for."""
 
-    def __init__(self, directory: Path) -> None:
-        self._parts: list[tuple[Tensor, np.ndarray]] = []
+    def __init__(self, directory: Path, predicted_share: float) -> None:
+        parts: dict[str, list[tuple[Tensor, np.ndarray]]] = {"codes": [], "predicted": []}
         for shard in training_shards(directory / "speech"):
-            path = directory / "codes" / f"{shard.path.stem}.npy"
-            if path.exists():
-                codes = torch.from_numpy(np.load(path).astype(np.int64))
-                self._parts.append((codes, shard.samples))
-        self._weights = torch.tensor([float(len(codes)) for codes, _ in self._parts])
+            for kind, found in parts.items():
+                path = directory / kind / f"{shard.path.stem}.npy"
+                if path.exists():
+                    codes = torch.from_numpy(np.load(path).astype(np.int64))
+                    found.append((codes, shard.samples))
+        true, predicted = parts["codes"], parts["predicted"]
+        self._parts = [*true, *predicted]
+        share = predicted_share if predicted else 0.0
+        weights = [(1 - share) / len(true)] * len(true) + [share / max(1, len(predicted))] * len(
+            predicted
+        )
+        self._weights = torch.tensor(weights)
 
     def draw(self, batch_size: int, num_frames: int) -> tuple[Tensor, Tensor]:
         """Return codes (B, G, context + F) and samples (B, F * 1920)."""
@@ -108,7 +115,7 @@ def train_codec(recipe: Recipe, directory: Path) -> None:
     rate = steady_then_down(codec.learning_rate, _WARM_UP_STEPS, codec.steps, _SHARE_DOWN)
     training = Training(directory / "codec.pt", decoder, optimizer, rate)
     compare = SpectralLoss()
-    reader = SegmentReader(directory)
+    reader = SegmentReader(directory, codec.predicted_share)
     waveform = torch.compile(decoder.waveform, dynamic=False)
     recent: list[float] = []
     while training.step < codec.steps:
@@ -122,6 +129,6 @@ def train_codec(recipe: Recipe, directory: Path) -> None:
         if training.step % _SAVE_STEPS == 0:
             training.note(train=round(float(np.mean(recent)), 4))
             training.save()
-            reader = SegmentReader(directory)  # more speech may have come
+            reader = SegmentReader(directory, codec.predicted_share)  # more speech may have come
             recent = []
     training.save()

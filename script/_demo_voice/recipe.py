@@ -40,6 +40,8 @@ class CodecRecipe:
     batch_size: int
     segment_frames: int
     steps: int
+    predicted_shards: int
+    predicted_share: float
 
 
 @dataclass(frozen=True)
