@@ -46,6 +46,7 @@ class Clients:
             (4, "hang-up during audio", self._hang_up_during),
             (1, "never reading", self._never_read),
             (1, "idle", self._idle),
+            (1, "stream without text", self._wait_with_stream),
         ]
         weights, names, actions = zip(*kinds, strict=True)
         index = rng.choices(range(len(kinds)), weights)[0]
@@ -189,6 +190,14 @@ class Clients:
 
     async def _idle(self, rng: random.Random) -> None:
         async with await WireClient.connect(self._port):
+            await asyncio.sleep(rng.uniform(*_IDLE_S))
+
+    async def _wait_with_stream(self, rng: random.Random) -> None:
+        """Open a stream as for a language model that never answers."""
+        async with await WireClient.connect(self._port) as client:
+            await client.send("synthesize-start", {"voice": self._voice(rng)})
+            if rng.random() < 0.5:
+                await client.send("synthesize-chunk", {"text": "Let me think. "})
             await asyncio.sleep(rng.uniform(*_IDLE_S))
 
     # Hostile clients

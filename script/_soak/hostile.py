@@ -22,6 +22,10 @@ class HostileInput:
     """Between the pieces."""
 
 
+def _with_body(event_type: str, body: bytes) -> bytes:
+    return header(event_type, data_length=len(body)) + body
+
+
 def _synthesize(text: str, **voice: object) -> bytes:
     return encode("synthesize", {"text": text, "voice": voice})
 
@@ -74,6 +78,10 @@ FIXED: Final[dict[str, bytes]] = {
     "SSML": header("synthesize", data={"text": "<speak><p>Hi</p></speak>"}),
     "100 kB of text": header("synthesize", data={"text": "Some words. " * 8_000}),
     "text beyond the limit": header("synthesize", data={"text": "x" * 130_000}),
+    "megabyte of lists": _with_body("x", b'{"x":[' + b",".join([b"[]"] * 340_000) + b"]}"),
+    "megabyte of keys": _with_body(
+        "ping", b"{" + b",".join(b'"%d":1' % number for number in range(100_000)) + b"}"
+    ),
     "unknown event": header("run-pipeline", data={"name": "x"}),
     "200 pings at once": encode("ping", {"text": "x"}) * 200,
     "60 requests at once": header("synthesize", data={"text": "Hi."}) * 60,

@@ -32,7 +32,7 @@ SPOKEN = {
     "double start",
 }
 """Kinds that can be spoken, were it as a short silence."""
-PASSED_OVER = {"unknown event", "200 pings at once"}
+PASSED_OVER = {"unknown event", "200 pings at once", "megabyte of lists", "megabyte of keys"}
 """Kinds after which the connection goes on as if nothing had been."""
 
 
