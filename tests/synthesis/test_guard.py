@@ -249,6 +249,28 @@ def test_broken_numbers_in_mid_speech_are_an_error_and_never_noise(endless):
     assert np.isfinite(heard).all()
 
 
+def test_numbers_that_were_broken_once_do_not_break_the_voice_for_good(tiny_model):
+    model = tiny_model("0.6B-custom_voice")
+    calls = []
+
+    def broken_at_first(embeddings, cache, lane):
+        output = model.talker.prefill(embeddings, cache, lane)
+        calls.append(len(embeddings))
+        if len(calls) == 1:  # what all prompts of the voice share
+            cache.values[-1][lane, :, : len(embeddings)] = np.nan
+        return output
+
+    talker = type("Talker", (), {})()
+    talker.__dict__.update(
+        prefill=broken_at_first, step=model.talker.step, new_cache=model.talker.new_cache
+    )
+    speech, heard = speak(model, max_frames=20, talker=talker)
+    assert speech.error is None
+    assert speech.num_attempts == 2
+    assert len(heard)
+    assert calls[0] == calls[2], "the second attempt has read the whole prompt"
+
+
 def test_a_second_attempt_that_ends_well_says_so(tiny_model):
     model = tiny_model("0.6B-custom_voice")
     whole_step, calls = model.talker.prefill, []

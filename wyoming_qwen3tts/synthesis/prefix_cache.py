@@ -9,6 +9,8 @@ import hashlib
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
+
 from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.model.kv_cache import CacheSnapshot, KVCache
 from wyoming_qwen3tts.model.speech_model import CodecDecoder, Talker, TalkerOutput
@@ -54,7 +56,9 @@ class PrefixCache:
         return self._codec_states[key]
 
     def _remember(self, key: bytes, snapshot: CacheSnapshot) -> None:
-        if snapshot.num_bytes > self._limit_bytes:
+        # Numbers that were broken for once must not break the voice for good.
+        is_sound = all(np.isfinite(array).all() for array in (*snapshot.keys, *snapshot.values))
+        if snapshot.num_bytes > self._limit_bytes or not is_sound:
             return
         self._snapshots[key] = snapshot
         total = sum(entry.num_bytes for entry in self._snapshots.values())
