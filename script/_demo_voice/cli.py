@@ -94,14 +94,14 @@ class Workplace:
 
     def source(self) -> None:
         """Measure the source voice: nothing can be learnt that it does not say clearly."""
-        voice = SourceVoice(self.recipe.speech.voice, self.recipe.speech.stretch)
+        voice = SourceVoice(self.recipe.speech.voice)
         texts = read_test_phrases().all
         said = [Spoken(text, voice.speak(spoken(text)), SAMPLE_RATE_HZ, 0.0, 0.0) for text in texts]
         self._report("source", measure(said, Listener()))
 
     def resynthesis(self) -> None:
         """Measure the codec alone: the source voice through codes and back."""
-        voice = SourceVoice(self.recipe.speech.voice, self.recipe.speech.stretch)
+        voice = SourceVoice(self.recipe.speech.voice)
         quantizer, extractor = load_quantizer(self.recipe, self.directory), FeatureExtractor()
         decoder = load_decoder(self.recipe, self.directory)
         said = []

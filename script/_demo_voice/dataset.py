@@ -52,9 +52,16 @@ def padded(speech: Float32Array, lead_frames: int) -> np.ndarray:
 
 def write_shard(path: Path, texts: Sequence[str], voice: SourceVoice, lead_frames: int) -> None:
     """Speak texts into a shard; it appears complete or not at all."""
-    pieces = [padded(voice.speak(text), lead_frames) for text in texts]
+    pieces, kept = [], []
+    for text in texts:
+        try:
+            pieces.append(padded(voice.speak(text), lead_frames))
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr, flush=True)
+        else:
+            kept.append(text)
     index = {
-        "texts": list(texts),
+        "texts": kept,
         "num_frames": [len(piece) // SAMPLES_PER_FRAME for piece in pieces],
     }
     path.with_suffix(".json").write_text(json.dumps(index), encoding="utf-8")
@@ -67,7 +74,7 @@ def write_shard(path: Path, texts: Sequence[str], voice: SourceVoice, lead_frame
 def make_speech(directory: Path, recipe: SpeechRecipe, seed: int) -> None:
     """Speak everything that the recipe asks for and that is not there yet."""
     directory.mkdir(parents=True, exist_ok=True)
-    voice = SourceVoice(recipe.voice, recipe.stretch)
+    voice = SourceVoice(recipe.voice)
     grammar = Grammar()
     path = directory / f"{VALIDATION}.npy"
     if not path.exists():

@@ -45,14 +45,20 @@ class Utterance:
     """(F, G) int64."""
 
 
-def varied(utterances: Sequence[Utterance]) -> list[Utterance]:
+def joined(first: Utterance, second: Utterance, lead_frames: int) -> Utterance:
+    """Speak one utterance behind the other, each letter when it is due."""
+    text = f"{first.text} "
+    silence = first.codes[:1].expand(lead_frames, -1)
+    before = torch.cat([first.codes, silence])[: lead_frames + len(text)]
+    return Utterance(text + second.text, torch.cat([before, second.codes[lead_frames:]]))
+
+
+def varied(utterances: Sequence[Utterance], lead_frames: int) -> list[Utterance]:
     """Sometimes join the utterances two by two, and sometimes put a space behind the texts."""
     if len(utterances) > 1 and torch.rand(()) < _PAIRED:
         half = len(utterances) // 2
         pairs = zip(utterances[:half], utterances[half:], strict=False)
-        utterances = [
-            Utterance(f"{a.text} {b.text}", torch.cat([a.codes, b.codes])) for a, b in pairs
-        ]
+        utterances = [joined(first, second, lead_frames) for first, second in pairs]
     spaces = torch.rand(len(utterances)) < _SPACE_BEHIND
     return [
         Utterance(utterance.text + " ", utterance.codes) if space else utterance
@@ -220,7 +226,7 @@ def train_language(recipe: Recipe, directory: Path) -> None:
         # Read anew for each round: more speech may have come.
         utterances = read_utterances([*training_shards(speech)], codes)
         for indices in by_length(utterances, language.batch_size):
-            chosen = varied([utterances[index] for index in indices])
+            chosen = varied([utterances[index] for index in indices], recipe.speech.lead_frames)
             batch = maker.lay_out(chosen, noisy=True)
             parts = losses(talker, batch, maker.rows, language.predictor_share)
             training.update(parts[0] + torch.stack(parts[1:]).mean())

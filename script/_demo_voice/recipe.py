@@ -16,7 +16,6 @@ class SpeechRecipe:
     """What is spoken by the source voice."""
 
     voice: str
-    stretch: float
     lead_frames: int
     num_texts: int
     texts_per_shard: int
