@@ -113,6 +113,21 @@ async def test_stream_that_goes_on_is_spoken_unless_others_are(serve, text_mode,
         assert source.status().num_requests == 0
 
 
+async def test_text_that_comes_after_the_model_had_enough_is_spoken_all_the_same(
+    serve, monkeypatch
+):
+    monkeypatch.setattr(answer, "_LET_GO_S", 1_000.0)
+    monkeypatch.setattr(answer, "frame_budget", lambda *_: 3)
+    async with serve(text_mode="tokens") as source, SlowStream(source) as slow:
+        slow.say(SENTENCE)
+        await eventually(lambda: num_idle(source) == 1)
+        before_s = slow.audio_s
+        assert before_s > 0.0
+        slow.say("is the rest of it.", None)
+        await slow.listening
+        assert slow.audio_s > before_s
+
+
 async def test_utterances_that_wait_for_text_let_go_of_their_lanes(serve):
     async with serve(text_mode="tokens", lanes=2) as source, AsyncExitStack() as stack:
         streams = []

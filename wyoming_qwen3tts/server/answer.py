@@ -134,6 +134,8 @@ class Answer:
 
     async def _speak(self, sentence: str, language: str | None) -> None:
         """Speak a sentence as an utterance of its own, or as more text of the one under way."""
+        if self._growing is not None and self._growing.has_ended:
+            self._end_growing()  # the model had enough; whatever is added now would be lost
         if self._growing is None:
             await self._submit(sentence, language)
             return

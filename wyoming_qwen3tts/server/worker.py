@@ -44,6 +44,11 @@ class Utterance:
     """Whether more text may come."""
     is_cancelled: bool = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more audio will be made, as far as is known outside the thread."""
+        return self.speech is not None and self.speech.is_finished
+
     def send(self, item: AudioChunk | None) -> None:
         """Hand a chunk, or the end, to asyncio; called in the thread."""
         # A loop that was closed meanwhile has nobody left who listens.
