@@ -28,6 +28,7 @@ from wyoming_qwen3tts.server.arrivals import Arrivals, served_models
 from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE
 from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
+from wyoming_qwen3tts.server.machine import trim_free_memory
 from wyoming_qwen3tts.server.metrics import Metrics
 from wyoming_qwen3tts.server.model_pool import ModelPool
 from wyoming_qwen3tts.server.orders import Order, Wishes
@@ -50,6 +51,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _WARM_UP_TEXT = "Hello, this is ready."
 _CARE_S = 2.0
+_TRIM_S = 60.0
 _NUM_LOOKUPS = 2
 
 Arguments = TypeVarTuple("Arguments")
@@ -332,11 +334,15 @@ async def _keep_warm(engine: SpeechEngine, arrivals: Arrivals) -> None:
 
 
 async def _take_care(pool: ModelPool, unload_after_s: float | None) -> None:
-    """Look after the opened models: are their files what they were, does anybody use them."""
+    """Look after memory and the opened models: are their files the same, does anybody use them."""
     pause_s = _CARE_S if unload_after_s is None else min(_CARE_S, unload_after_s / 2)
+    trimmed_s = time.monotonic()
     while True:
         await asyncio.sleep(pause_s)
         try:
+            if time.monotonic() - trimmed_s >= _TRIM_S:
+                trimmed_s = time.monotonic()
+                await asyncio.to_thread(trim_free_memory)
             await pool.check_files()
             if unload_after_s is not None:
                 pool.unload_idle(unload_after_s)
