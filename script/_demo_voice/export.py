@@ -15,6 +15,7 @@ from script._demo_voice.layout import (
     write_tokenizer,
 )
 from script._demo_voice.recipe import Recipe
+from script._demo_voice.vocabulary import small_letters
 from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.builder.random_checkpoint.inventory import codec_tensors, model_tensors
 from wyoming_qwen3tts.builder.random_checkpoint.safetensors import (
@@ -28,6 +29,8 @@ from wyoming_qwen3tts.builder.random_checkpoint.values import (
 )
 
 _PLAIN: Final = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
+
+_TEXT_TABLE: Final = "talker.model.text_embedding.weight"
 
 
 def generation_config(max_new_tokens: int = 512) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def export(recipe: Recipe, directory: Path, output: Path) -> None:
     _write(
         output / "model.safetensors",
         SafetensorsFile(model_tensors(model), "BF16", with_metadata=True),
-        _trained(directory / "language.pt", "talker."),
+        _talker(directory / "language.pt"),
         recipe.seed,
     )
     _write(
@@ -70,6 +73,12 @@ def export(recipe: Recipe, directory: Path, output: Path) -> None:
         _trained(directory / "codec.pt", "decoder."),
         recipe.seed,
     )
+
+
+def _talker(path: Path) -> dict[str, Tensor]:
+    weights = _trained(path, "talker.")
+    weights[_TEXT_TABLE] = weights[_TEXT_TABLE][small_letters()]
+    return weights
 
 
 def _trained(path: Path, prefix: str) -> dict[str, Tensor]:

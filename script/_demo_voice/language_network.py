@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from script._demo_voice.recipe import CodecRecipe, LanguageRecipe
+from script._demo_voice.vocabulary import small_letters
 
 _ROPE_THETA: Final = 1e6
 _EPSILON: Final = 1e-6
@@ -210,7 +211,10 @@ class Talker(nn.Module):
         self.code_predictor = CodePredictor(
             predictor, codec.num_groups, codec.codebook_size, recipe.width
         )
+        self.register_buffer("small", torch.tensor(small_letters()), persistent=False)
         self._initialise()
+
+    small: Tensor
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -228,7 +232,9 @@ class Talker(nn.Module):
 
     def text(self, ids: Tensor) -> Tensor:
         """Text ids (...) -> (..., D); the alphabet is smaller than a batch."""
-        return functional.embedding(ids, self.text_projection(self.model.text_embedding.weight))
+        return functional.embedding(
+            self.small[ids], self.text_projection(self.model.text_embedding.weight)
+        )
 
     def frames(self, codes: Tensor) -> Tensor:
         """Codes (..., G) -> (..., D)."""

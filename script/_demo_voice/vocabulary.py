@@ -4,6 +4,7 @@ Letters and frames then come at about the same rate, so that the talker, which i
 frame, reads just ahead of what it says.
 """
 
+from string import ascii_uppercase
 from typing import Final
 
 from wyoming_qwen3tts.builder.random_checkpoint.vocabulary import (
@@ -25,6 +26,19 @@ _MERGES: Final = (
     ("assistan", "t"),
 )
 _ROW_MULTIPLE: Final = 32
+
+
+def small_letters() -> list[int]:
+    """Return for each row of the text table the row that is read for it.
+
+    Capital letters sound like small ones: they share one row in training, and get copies of it in
+    the checkpoint.
+    """
+    vocabulary = letter_vocabulary()
+    rows = [*range(vocabulary.padded_size)]
+    for letter in ascii_uppercase:
+        rows[vocabulary.ids[letter]] = vocabulary.ids[letter.lower()]
+    return rows
 
 
 def letter_vocabulary() -> Vocabulary:
