@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
 """Top-level module or layer -> what it may import besides itself."""
 
 EXCEPTIONS = {
-    # The embedded demo model is built at the first start where there is no other.
+    # The embedded model of random weights is built when somebody asks for it.
     ("server.bundles", "builder.embedded"),
     # The int8 codec decoder's ranges are measured by running the float32 one.
     ("builder.codec_calibration", "model.session"),

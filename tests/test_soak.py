@@ -140,7 +140,7 @@ def test_a_machine_that_stands_still_is_no_fault_of_the_server(monkeypatch):
 
 
 def test_a_server_that_the_system_has_stopped_is_seen(tmp_path):
-    server = ServerProcess(tmp_path / "log", "embedded-demo")
+    server = ServerProcess(tmp_path / "log", "embedded-random")
     assert not server.is_stopped
     server._process = subprocess.Popen(["sleep", "60"])
     try:

@@ -27,7 +27,7 @@ LEFT_OUT: Final = {
 """Setting or section that is no option of the app, and why."""
 
 SHOWN: Final = {
-    # Without it a new user would hear the embedded model, which has no words.
+    # Without it a new user would hear the demo voice, which speaks English only.
     "model": ["qwen3-tts-0.6b-customvoice"],
     "precision": "auto",
     "threads": 0,

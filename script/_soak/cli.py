@@ -13,10 +13,10 @@ from script._soak.server import Sample, SoakError
 from script._soak.verdict import Judgement, judge, problems
 
 _DESCRIPTION: Final = """\
-Start a server with the embedded model, and let clients use it for a while: some ask for speech in
-the ordinary ways, some hang up before or during it, some never read, some send what no client
-should send. The server's memory, threads, descriptors and answering times are measured all the
-while. The exit status is 0 if they stayed flat and no good client was let down.
+Start a server with a model of random weights, and let clients use it for a while: some ask for
+speech in the ordinary ways, some hang up before or during it, some never read, some send what no
+client should send. The server's memory, threads, descriptors and answering times are measured all
+the while. The exit status is 0 if they stayed flat and no good client was let down.
 """
 
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="longest pause of a client between two things that it does (%(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (%(default)s)")
-    parser.add_argument("--model", default="embedded-demo", help="what speaks (%(default)s)")
+    parser.add_argument("--model", default="embedded-random", help="what speaks (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them, as SVG")
     options = parser.parse_args(arguments)

@@ -31,6 +31,7 @@ _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _BUILDAH = ["nice", "buildah"]
 _BUILD = [*_BUILDAH, "build", "--isolation", "chroot", "--network", "host", "--format", "docker"]
 _RUN = [*_BUILDAH, "run", "--isolation", "chroot", "--network", "host"]
+_MODEL = "embedded-random"
 _APP_PORT = 10200
 _START_TIMEOUT_S = 180.0
 _TOLD = "/told.json"
@@ -101,7 +102,9 @@ def check_server(base: str) -> None:
     try:
         port = free_port()
         uri = f"WYOMING_QWEN3TTS_URI=tcp://127.0.0.1:{port}"
-        run = [*_RUN, "--env", uri, container, "--"]
+        # Built at the first start: so the image can build, and /data can be written.
+        model = f"WYOMING_QWEN3TTS_MODEL={_MODEL}"
+        run = [*_RUN, "--env", uri, "--env", model, container, "--"]
         assert _output([*run, "id", "-u"]) == settings["User"].split(":")[0]
         with subprocess.Popen([*run, *settings["Entrypoint"]]) as process:
             try:
@@ -112,7 +115,7 @@ def check_server(base: str) -> None:
             finally:
                 _terminate(process)
         left = _output([*run, "find", "/data", "-mindepth", "1", "-maxdepth", "1"]).split()
-        assert "/data/embedded-demo" in left, left
+        assert f"/data/{_MODEL}" in left, left
         assert "/data/.cache" not in left, "something collects"
     finally:
         _output([*_BUILDAH, "rm", container])
@@ -128,7 +131,7 @@ def check_app(base: str) -> None:
     run = [*_RUN, container, "--"]
     services = "/etc/s6-overlay/s6-rc.d"
     try:
-        options = '{"model": [], "streaming": true, "sampling": {}, "threads": 1}'
+        options = f'{{"model": ["{_MODEL}"], "streaming": true, "sampling": {{}}, "threads": 1}}'
         _output([*run, "sh", "-c", f"mkdir -p /data; echo '{options}' > /data/options.json"])
         with subprocess.Popen([*run, f"{services}/wyoming-qwen3tts/run"]) as process:
             try:
@@ -140,7 +143,7 @@ def check_app(base: str) -> None:
                 asyncio.run(_speak(_APP_PORT))
             finally:
                 _terminate(process)
-        _output([*run, "test", "-d", "/data/models/embedded-demo"])
+        _output([*run, "test", "-d", f"/data/models/{_MODEL}"])
         _check_finish(run, f"{services}/wyoming-qwen3tts/finish")
     finally:
         _output([*_BUILDAH, "rm", container])

@@ -1,4 +1,4 @@
-"""Drives a real Home Assistant against our server with the embedded model.
+"""Drives a real Home Assistant against our server with the model of random weights.
 
 script/check_home_assistant makes the environment that this needs, and calls it.
 """
@@ -23,6 +23,8 @@ from tests.acceptance.home_assistant_install import install_here, install_in_deb
 from tests.acceptance.server_process import ServerProcess, free_port
 
 _LANGUAGES = {"zh", "en", "ja", "ko", "de", "fr", "ru", "pt", "es", "it"}
+# It has the published models' voices and languages, and is built in seconds.
+_MODEL = ("--model", "embedded-random")
 _FIRST_TO_STREAM = (2025, 7)
 _FIRST_AUDIO = re.compile(r"Spoke: .* sentences=[2-9] .*first_audio=([\d.]+)s")
 
@@ -182,7 +184,7 @@ class Acceptance:
 
     async def be_discovered(self) -> None:
         """A server that is announced on the network shows up by itself."""
-        other = ServerProcess(self._server.python, self._server.log, "--zeroconf")
+        other = ServerProcess(self._server.python, self._server.log, *_MODEL, "--zeroconf")
         other.start(host="0.0.0.0")
         try:
             for _ in range(60):
@@ -291,7 +293,7 @@ async def check(hass: str, server_python: str, directory: Path) -> int:
         server_python: Interpreter of the environment that has our server.
         directory: Empty one, for both.
     """
-    server = ServerProcess(server_python, directory / "server.log")
+    server = ServerProcess(server_python, directory / "server.log", *_MODEL)
     server.start()
     try:
         config = directory / "config"

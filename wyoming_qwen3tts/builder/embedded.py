@@ -1,4 +1,4 @@
-"""The embedded demo model: a tiny seeded checkpoint of random weights, built like any other."""
+"""The embedded model of random weights: a tiny seeded checkpoint, built like any other."""
 
 import tempfile
 from pathlib import Path
@@ -8,8 +8,8 @@ from wyoming_qwen3tts.builder.random_checkpoint import RandomCheckpoint, RandomC
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 
 
-def build_embedded_bundle(directory: Path, *, name: str, seed: int) -> None:
-    """Write the demo model's bundle into ``directory``.
+def build_random_bundle(directory: Path, *, name: str, seed: int) -> None:
+    """Write its bundle into ``directory``.
 
     Raises:
         BuildError: The directory cannot be written, or has too little space.

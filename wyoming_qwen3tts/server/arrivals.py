@@ -18,7 +18,7 @@ from wyoming_qwen3tts.errors import (
 )
 from wyoming_qwen3tts.server.bundles import (
     InstalledBundle,
-    embedded_bundle,
+    demo_voice_bundle,
     installed_bundles,
     outdated_bundles,
     restore_replaced,
@@ -255,12 +255,12 @@ def served_models(
             found.append(rebuild_order(outdated, data_dirs[0]))
         except BundleError as error:
             _LOGGER.warning("Left out: %s", error)
-    return found or [embedded_bundle(data_dirs[0])]
+    return found or [demo_voice_bundle()]
 
 
 def installed_models(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
     """Return what a server without further wishes serves of what is installed, or the demo."""
-    return _one_of_each(Wishes(), data_dirs) or [embedded_bundle(data_dirs[0])]
+    return _one_of_each(Wishes(), data_dirs) or [demo_voice_bundle()]
 
 
 def _one_of_each(wishes: Wishes, data_dirs: Sequence[Path]) -> list[InstalledBundle]:

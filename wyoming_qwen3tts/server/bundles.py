@@ -1,4 +1,4 @@
-"""Where models are: installed bundles, a bundle by name or path, and the embedded default."""
+"""Where models are: installed bundles, a bundle by name or path, and the embedded ones."""
 
 import fcntl
 import json
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 EMBEDDED_NAME = "embedded-demo"
+"""The demo voice, which the package brings along; what is served where there is nothing else."""
+RANDOM_NAME = "embedded-random"
+"""Random weights with the published models' nine voices and ten languages: for trying clients."""
 EMBEDDED_NOTICE = (
-    "This is the embedded demo model: random weights that make sounds, not words. "
-    "Build or fetch a real model and name it with --model to hear speech."
+    "This is the demo voice: small, English only, trained for short phrases about the home. "
+    "For the real voices name a model, for instance --model qwen3-tts-0.6b-customvoice."
 )
-_EMBEDDED_SEED = 0
+RANDOM_NOTICE = "This model has random weights: it makes sounds, not words."
+_DEMO_VOICE = Path(__file__).parents[1] / "demo_voice"
+_RANDOM_SEED = 0
 # Where precision is left open: int8 while it is fast enough, int4 where it is not.
 _PREFERENCE = ("int8", "int4", "fp32", "fp16")
 FASTER_RANK = _PREFERENCE.index("int4")
@@ -57,8 +62,13 @@ class InstalledBundle:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is the embedded demo model."""
-        return self.manifest.name == EMBEDDED_NAME
+        """Whether it is an embedded model, which is served only where there is nothing else."""
+        return self.manifest.name in (EMBEDDED_NAME, RANDOM_NAME)
+
+    @property
+    def notice(self) -> str | None:
+        """What those who listen should know of an embedded model."""
+        return {EMBEDDED_NAME: EMBEDDED_NOTICE, RANDOM_NAME: RANDOM_NOTICE}.get(self.manifest.name)
 
     @property
     def num_bytes(self) -> int:
@@ -165,8 +175,7 @@ def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBu
 
     Args:
         reference: A directory, a name such as ``qwen3-tts-12hz-0.6b-customvoice`` (optionally with
-            ``/cpu_int8``), or None for any installed one, else the embedded demo model, which is
-            built when it is not there.
+            ``/cpu_int8``), or None for any installed one, else the embedded demo voice.
         data_dirs: Where to look; the first is written to.
 
     Raises:
@@ -177,9 +186,9 @@ def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBu
         return read_bundle(Path(reference).resolve())
     installed = [bundle for bundle in installed_bundles(data_dirs) if not bundle.is_embedded]
     if reference is None:
-        return installed[0] if installed else embedded_bundle(data_dirs[0])
-    if reference == EMBEDDED_NAME:
-        return embedded_bundle(data_dirs[0])
+        return installed[0] if installed else demo_voice_bundle()
+    if (embedded := embedded_bundle(reference, data_dirs[0])) is not None:
+        return embedded
     wanted = reference.lower()
     if (model := find_model(wanted)) is not None:
         wanted = model.bundle_name
@@ -196,28 +205,40 @@ def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBu
 def outdated_bundles(data_dirs: Sequence[Path]) -> list[OutdatedBundle]:
     """Return the bundles of another format version in the data directories."""
     found = (outdated_bundle(directory) for directory in _bundle_directories(data_dirs))
-    return [bundle for bundle in found if bundle is not None and bundle.name != EMBEDDED_NAME]
+    return [bundle for bundle in found if bundle is not None and bundle.name != RANDOM_NAME]
 
 
-def embedded_bundle(data_dir: Path) -> InstalledBundle:
-    """Return the embedded demo model, building it in a few seconds when it is not there.
+def demo_voice_bundle() -> InstalledBundle:
+    """Return the demo voice, which lies in the package."""
+    return InstalledBundle(_DEMO_VOICE, read_manifest(_DEMO_VOICE))
+
+
+def embedded_bundle(name: str, data_dir: Path) -> InstalledBundle | None:
+    """Return the embedded model of a name; None where the name is none of theirs.
 
     Raises:
         BuildError: The packages that building needs are not installed.
     """
-    directory = data_dir / EMBEDDED_NAME / "cpu_fp32"
+    if name == EMBEDDED_NAME:
+        return demo_voice_bundle()
+    return _random_bundle(data_dir) if name == RANDOM_NAME else None
+
+
+def _random_bundle(data_dir: Path) -> InstalledBundle:
+    """Return the model of random weights, building it in a few seconds when it is not there."""
+    directory = data_dir / RANDOM_NAME / "cpu_fp32"
     if (directory / MANIFEST_NAME).exists() and outdated_bundle(directory) is None:
         return InstalledBundle(directory, read_manifest(directory))
-    _LOGGER.info("Building the embedded demo model in %s", directory)
+    _LOGGER.info("Building the model of random weights in %s", directory)
     try:
         # Imported here: the server never needs the builder but for this.
-        from wyoming_qwen3tts.builder.embedded import build_embedded_bundle
+        from wyoming_qwen3tts.builder.embedded import build_random_bundle
     except ImportError as error:
         raise BuildError(
-            "No model is named or installed, and the embedded demo model cannot be built without "
-            "the build extra: pip install 'wyoming-qwen3tts[build]'"
+            "The model of random weights cannot be built without the build extra: "
+            "pip install 'wyoming-qwen3tts[build]'"
         ) from error
-    build_embedded_bundle(directory, name=EMBEDDED_NAME, seed=_EMBEDDED_SEED)
+    build_random_bundle(directory, name=RANDOM_NAME, seed=_RANDOM_SEED)
     return InstalledBundle(directory, read_manifest(directory))
 
 

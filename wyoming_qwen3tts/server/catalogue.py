@@ -12,7 +12,7 @@ from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.model.facts import ModelFacts
 from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, VoiceInfo
-from wyoming_qwen3tts.server.bundles import InstalledBundle
+from wyoming_qwen3tts.server.bundles import EMBEDDED_NAME, RANDOM_NAME, InstalledBundle
 from wyoming_qwen3tts.server.voice_cache import encoder_id
 from wyoming_qwen3tts.server.voice_folder import LibraryVoice, VoiceKind
 from wyoming_qwen3tts.server.voice_library import VoiceLibrary
@@ -43,7 +43,10 @@ _KINDS = {
     VoiceKind.PRESET: "own settings",
 }
 _DEFAULT_DESIGN = "A calm, friendly voice."
-_EMBEDDED_NOTE = "demo: random weights, sounds but no words"
+_EMBEDDED_NOTES = {
+    EMBEDDED_NAME: "small English voice; for the real ones name a model",
+    RANDOM_NAME: "random weights, sounds but no words",
+}
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,6 @@ def _sized(voice: CatalogueVoice) -> CatalogueVoice:
 def _describe(speaker: str, bundle: InstalledBundle) -> str:
     name = speaker.replace("_", " ").title()
     if bundle.is_embedded:
-        return f"{name} ({_EMBEDDED_NOTE})"
+        return f"{name} ({_EMBEDDED_NOTES[bundle.manifest.name]})"
     note = _SPEAKER_NOTES.get(speaker)
     return f"{name}: {note}" if note else name

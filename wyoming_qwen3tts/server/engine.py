@@ -25,7 +25,6 @@ from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.server.admission import Admission
 from wyoming_qwen3tts.server.answer import Answer, AnswerPlan
 from wyoming_qwen3tts.server.arrivals import Arrivals, served_models
-from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE
 from wyoming_qwen3tts.server.catalogue import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.machine import trim_free_memory
@@ -279,8 +278,8 @@ async def create_speech_source(
             _LOGGER.info("Getting %s for %s", model.reference, model.target)
         else:
             _LOGGER.info("Serving %s from %s", model.reference, model.directory)
-            if model.is_embedded:
-                _LOGGER.warning(EMBEDDED_NOTICE)
+            if model.notice is not None:
+                _LOGGER.warning(model.notice)
     arrivals = Arrivals(
         models,
         data_dirs[0],

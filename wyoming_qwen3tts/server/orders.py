@@ -13,7 +13,6 @@ from wyoming_qwen3tts.errors import BundleError, CheckpointError, ConfigError
 from wyoming_qwen3tts.model.facts import ModelFacts, facts_from_checkpoint
 from wyoming_qwen3tts.model.manifest import DEVICES, MANIFEST_NAME, BundleSource, Device, Manifest
 from wyoming_qwen3tts.server.bundles import (
-    EMBEDDED_NAME,
     InstalledBundle,
     OutdatedBundle,
     embedded_bundle,
@@ -162,8 +161,8 @@ def resolve(reference: str, wishes: Wishes, data_dirs: Sequence[Path]) -> Instal
     """
     if Path(reference).is_dir():
         return _from_directory(Path(reference).resolve(), wishes, data_dirs)
-    if reference == EMBEDDED_NAME:
-        return embedded_bundle(data_dirs[0])
+    if (embedded := embedded_bundle(reference, data_dirs[0])) is not None:
+        return embedded
     reference, wishes = _split_variant(reference, wishes)
     source = _hub_source(reference)
     name = reference.lower() if source is None else _bundle_name(source)

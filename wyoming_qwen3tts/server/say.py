@@ -21,7 +21,7 @@ from wyoming_qwen3tts.model.speech_model import SpeechModel
 from wyoming_qwen3tts.protocol.speech_source import SpeechRequest
 from wyoming_qwen3tts.reference_audio import read_clip_file
 from wyoming_qwen3tts.server.arrivals import installed_models
-from wyoming_qwen3tts.server.bundles import EMBEDDED_NOTICE, InstalledBundle, find_bundle
+from wyoming_qwen3tts.server.bundles import InstalledBundle, find_bundle
 from wyoming_qwen3tts.server.catalogue import Catalogue, split_language, voice_key
 from wyoming_qwen3tts.server.cloning import cloned_voice, encode_clip
 from wyoming_qwen3tts.server.paths import default_data_dirs, default_num_threads
@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
     text = sys.stdin.read() if args.text == "-" else args.text
     args.entry = None
     bundle = _bundle(args, args.data_dir or default_data_dirs())
-    if bundle.is_embedded:
-        print(EMBEDDED_NOTICE, file=sys.stderr)
+    if bundle.notice is not None:
+        print(bundle.notice, file=sys.stderr)
     model = open_bundle(bundle.directory, SessionOptions(num_threads=args.threads))
     speech = _speak(model, _request(args, bundle, model, text), args.output)
     if args.codes is not None:
