@@ -49,6 +49,17 @@ def test_leading_and_trailing_silence_are_bounded():
     assert len(heard) / RATE_HZ == pytest.approx(LEADING_S + 1.0 + TRAILING_S, abs=0.03)
 
 
+def test_a_click_before_the_speech_is_no_speech():
+    click = np.concatenate([tone(0.005), quiet(0.5)])
+    heard = through(np.concatenate([click, tone(1.0)]))
+    assert len(heard) / RATE_HZ == pytest.approx(LEADING_S + 1.0, abs=0.03)
+
+
+def test_a_burst_right_before_the_speech_stays_with_it():
+    burst = np.concatenate([quiet(0.5), tone(0.008), quiet(0.05), tone(1.0)])
+    assert len(through(burst)) / RATE_HZ >= 1.0 + 0.05 + 0.008
+
+
 def test_a_soft_onset_is_kept():
     soft = tone(0.05, level=0.004)  # -51 dBFS: the breath of an H
     heard = through(np.concatenate([quiet(0.5), soft, tone(0.5)]))

@@ -98,7 +98,7 @@ class SpeechGuard:
         if np.mean(np.abs(samples) >= _FULL_SCALE) > _MOST_AT_FULL_SCALE:
             raise SynthesisError(f"The codec's samples are all at full scale; {_REMEDY}")
         loud = self._loud_windows(samples)
-        if not len(loud):
+        if not len(loud) or self._is_click(loud, len(samples)):
             self._hold(samples)
             return np.zeros(0, np.float32)
         start = int(loud[0]) * self._window
@@ -120,6 +120,14 @@ class SpeechGuard:
     def _hold(self, samples: Float32Array) -> None:
         self._held.append(samples)
         self._num_held += len(samples)
+
+    def _is_click(self, loud: np.ndarray, num_samples: int) -> bool:
+        """Whether nothing but one window before any speech is loud, with silence behind it.
+
+        A codec that starts from nothing may click; what begins to speak goes on.
+        """
+        is_last = (int(loud[0]) + 1) * self._window >= num_samples
+        return not self.has_spoken and len(loud) == 1 and not is_last
 
     def _loud_windows(self, samples: Float32Array) -> np.ndarray:
         """Return the indices of the windows of 10 ms that are no silence."""
