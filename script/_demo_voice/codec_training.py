@@ -19,6 +19,7 @@ from script._demo_voice.training import Training, steady_then_down
 _CONTEXT_FRAMES: Final = 8
 # The waveform's own convolutions look back less than this.
 _UNHEARD_SAMPLES: Final = 2 * SAMPLES_PER_FRAME
+_BEGINNINGS: Final = 0.3
 _BANDS: Final = {2048: 128, 1024: 80, 512: 48, 256: 24}
 _WITH_BINS: Final = (2048, 512)
 _WARM_UP_STEPS: Final = 50
@@ -61,19 +62,42 @@ class SegmentReader:
 
     def __init__(self, directory: Path, predicted_share: float) -> None:
         parts: dict[str, list[tuple[Tensor, np.ndarray]]] = {"codes": [], "predicted": []}
+        starts: dict[str, list[list[int]]] = {"codes": [], "predicted": []}
         for shard in training_shards(directory / "speech"):
             for kind, found in parts.items():
                 path = directory / kind / f"{shard.path.stem}.npy"
                 if path.exists():
                     codes = torch.from_numpy(np.load(path).astype(np.int64))
                     found.append((codes, shard.samples))
+                    starts[kind].append([0, *np.cumsum(shard.num_frames[:-1]).tolist()])
         true, predicted = parts["codes"], parts["predicted"]
         self._parts = [*true, *predicted]
+        # The last utterance of a shard may be shorter than a segment.
+        self._beginnings = [
+            (part, start)
+            for part, found in enumerate([*starts["codes"], *starts["predicted"]])
+            for start in found[:-1]
+        ]
         share = predicted_share if predicted else 0.0
         weights = [(1 - share) / len(true)] * len(true) + [share / max(1, len(predicted))] * len(
             predicted
         )
         self._weights = torch.tensor(weights)
+
+    def draw_beginnings(self, batch_size: int, num_frames: int) -> tuple[Tensor, Tensor]:
+        """Return codes (B, G, F) and samples (B, F * 1920) of utterances from their first frame.
+
+        The decoder starts from nothing there, and must not click.
+        """
+        codes, samples = [], []
+        for index in torch.randint(len(self._beginnings), (batch_size,)).tolist():
+            part, start = self._beginnings[index]
+            from_codes, from_samples = self._parts[part]
+            end = start + num_frames
+            codes.append(from_codes[start:end].T)
+            piece = from_samples[start * SAMPLES_PER_FRAME : end * SAMPLES_PER_FRAME]
+            samples.append(torch.from_numpy(piece.astype(np.float32) / 32768))
+        return torch.stack(codes), torch.stack(samples)
 
     def draw(self, batch_size: int, num_frames: int) -> tuple[Tensor, Tensor]:
         """Return codes (B, G, context + F) and samples (B, F * 1920)."""
@@ -119,10 +143,14 @@ def train_codec(recipe: Recipe, directory: Path) -> None:
     waveform = torch.compile(decoder.waveform, dynamic=False)
     recent: list[float] = []
     while training.step < codec.steps:
-        codes, wanted = reader.draw(codec.batch_size, codec.segment_frames)
-        latents = decoder.latents(codes)[..., _CONTEXT_FRAMES:].contiguous()
-        made = waveform(latents)
-        loss = compare(made[:, _UNHEARD_SAMPLES:], wanted[:, _UNHEARD_SAMPLES:])
+        if torch.rand(()) < _BEGINNINGS:
+            codes, wanted = reader.draw_beginnings(codec.batch_size, codec.segment_frames)
+            made = waveform(decoder.latents(codes).contiguous())
+            loss = compare(made, wanted)
+        else:
+            codes, wanted = reader.draw(codec.batch_size, codec.segment_frames)
+            made = waveform(decoder.latents(codes)[..., _CONTEXT_FRAMES:].contiguous())
+            loss = compare(made[:, _UNHEARD_SAMPLES:], wanted[:, _UNHEARD_SAMPLES:])
         beyond = (made.abs() - 1).clamp(min=0).mean()
         training.update(loss + 0.01 * beyond)
         recent.append(float(loss.detach()))
