@@ -49,20 +49,22 @@ def test_lines_are_written_in_order_and_before_the_end():
 
 
 def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_was_lost():
-    with pipe() as (out, into):
-        with logger_to(into, max_lines=100) as logger:
-            started_s = time.monotonic()
-            for number in range(5_000):
-                logger.info("%d %s", number, "x" * 100)
-            assert time.monotonic() - started_s < 2.0
-            content = b""
-            while (num_lost := sum(map(int, re.findall(rb"\((\d+) lines of", content)))) < 1_000:
-                content += os.read(out, PIPE_BYTES)
-                logger.info("somebody reads again")
-        written = [int(number) for number in re.findall(rb"(\d+) x{100}\n", content)]
-    assert len(written) > 300
+    with pipe() as (out, into), logger_to(into, max_lines=100) as logger:
+        started_s = time.monotonic()
+        for number in range(5_000):
+            logger.info("%d %s", number, "x" * 100)
+        assert time.monotonic() - started_s < 2.0
+        content, written, num_lost, num_calls = b"", [], 0, 0
+        while len(written) + num_lost < 5_000:
+            logger.info("somebody reads again")  # says how many were lost before it
+            num_calls += 1
+            content += os.read(out, PIPE_BYTES)
+            written = [int(number) for number in re.findall(rb"(\d+) x{100}\n", content)]
+            num_lost = sum(map(int, re.findall(rb"\((\d+) lines of", content)))
+    # How many the thread gets to write depends on the machine; what was kept is never lost.
+    assert len(written) >= 100
     assert written == sorted(written)
-    assert num_lost + len(written) <= 5_000
+    assert len(written) + num_lost <= 5_000 + num_calls
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
