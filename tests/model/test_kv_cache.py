@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.model.kv_cache import GROWTH_POSITIONS, KVCache
+from wyoming_qwen3tts.server.machine import resident_memory_bytes
 
 NUM_LANES, NUM_LAYERS = 3, 2
 LANES = st.integers(0, NUM_LANES - 1)
@@ -104,3 +105,28 @@ def test_lanes_are_contiguous_views():
 def test_rewinding_forward_is_a_programming_error():
     with pytest.raises(ValueError, match="rewind"):
         make_cache().rewind(0, 1)
+
+
+def test_lanes_take_memory_for_what_is_written_to_them_only():
+    cache = KVCache(
+        num_layers=16, num_lanes=4, num_heads=8, head_size=128, capacity=1024, max_positions=1024
+    )
+    before_bytes = resident_memory_bytes()
+    for block in (*cache.keys, *cache.values):
+        block[:, :, :8] = 1
+    taken_bytes = resident_memory_bytes() - before_bytes
+    written_bytes = sum(block[:, :, :8].nbytes for block in (*cache.keys, *cache.values))
+    whole_bytes = sum(block.nbytes for block in (*cache.keys, *cache.values))
+    assert taken_bytes < 2 * written_bytes < whole_bytes / 50
+
+
+def test_no_address_space_is_no_memory():
+    with pytest.raises(MemoryError):
+        KVCache(
+            num_layers=1,
+            num_lanes=1 << 20,
+            num_heads=1 << 10,
+            head_size=1 << 10,
+            capacity=1 << 10,
+            max_positions=1 << 10,
+        )

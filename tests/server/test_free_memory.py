@@ -3,6 +3,7 @@
 import asyncio
 import platform
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -28,6 +29,22 @@ def test_free_pages_between_those_in_use_go_back():
     after_bytes = resident_memory_bytes()
     assert full_bytes - after_bytes > 30 * MIB, f"{before_bytes - after_bytes} bytes of it by trim"
     assert sys.getsizeof(kept[0]) > 2_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for that")
+def test_large_blocks_go_back_as_soon_as_they_are_free():
+    program = """
+from wyoming_qwen3tts.server.machine import resident_memory_bytes, return_large_blocks
+return_large_blocks()
+bytes(30 << 20)  # is what teaches the C library to keep blocks of that size
+large = [b"x" * (1 << 20) for _ in range(40)]
+small = [bytes(1000) for _ in range(1000)]  # lie behind them
+full_bytes = resident_memory_bytes()
+del large
+print(full_bytes - resident_memory_bytes())
+"""
+    freed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert int(freed.stdout) > 35 * MIB
 
 
 async def test_server_trims_now_and_then(tiny_bundle, tmp_path, monkeypatch):

@@ -1,15 +1,16 @@
 """Failures inside: the request gets an error and the next one is spoken, whatever breaks."""
 
 import asyncio
+import errno
 import gc
 import logging
+import mmap
 import threading
 import weakref
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.protocol.client import eventually
@@ -419,16 +420,15 @@ async def test_memory_that_runs_out_while_the_cache_grows(num_blocks, endless_mo
 
 def _starve(patched, num_blocks):
     """Let the cache allocate so many blocks and no more."""
-    whole_zeros, counts = np.zeros, Counter()
+    whole_mmap, counts = mmap.mmap, Counter()
 
-    def zeros(shape, *args, **kwargs):
-        if isinstance(shape, tuple) and len(shape) == 4:
-            counts["blocks"] += 1
-            if counts["blocks"] > num_blocks:
-                raise MemoryError
-        return whole_zeros(shape, *args, **kwargs)
+    def starved_mmap(*args, **kwargs):
+        counts["blocks"] += 1
+        if counts["blocks"] > num_blocks:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return whole_mmap(*args, **kwargs)
 
-    patched.setattr("wyoming_qwen3tts.model.kv_cache.np.zeros", zeros)
+    patched.setattr("wyoming_qwen3tts.model.kv_cache.mmap.mmap", starved_mmap)
 
 
 def test_errors_of_every_kind_say_what_to_do():

@@ -5,8 +5,12 @@ Layout: ``keys[layer]`` and ``values[layer]`` are (B, H, capacity, K). Positions
 view, and the first n lanes as one batch; graphs write new positions in place.
 """
 
+import math
+import mmap
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +19,10 @@ from wyoming_qwen3tts.errors import RequestError
 
 # The block grows in steps of this many positions, so that growing is rare and waste is bounded.
 GROWTH_POSITIONS = 256
+# Elsewhere than on Unix, memory of a process is private without saying so.
+_PRIVATE: Final[Mapping[str, int]] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,8 @@ class KVCache:
         """Allocate empty lanes of ``capacity`` positions, which grow to ``max_positions``."""
         self._max_positions = max_positions
         shape = (num_lanes, num_heads, min(_rounded(capacity), max_positions), head_size)
-        self.keys: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]
-        self.values: list[AnyArray] = [np.zeros(shape, dtype) for _ in range(num_layers)]
+        self.keys: list[AnyArray] = [_zeros(shape, dtype) for _ in range(num_layers)]
+        self.values: list[AnyArray] = [_zeros(shape, dtype) for _ in range(num_layers)]
         self.lengths: Int32Array = np.zeros(num_lanes, np.int32)
 
     @property
@@ -106,8 +114,7 @@ class KVCache:
         # All before the first is used: if memory runs out, the cache stays as it was. What nobody
         # has written to takes no memory yet, so only one layer is there twice at a time.
         replaced = [
-            [np.zeros(shape, block.dtype) for block in blocks]
-            for blocks in (self.keys, self.values)
+            [_zeros(shape, block.dtype) for block in blocks] for blocks in (self.keys, self.values)
         ]
         for blocks, new_blocks in zip((self.keys, self.values), replaced, strict=True):
             for layer, new_block in enumerate(new_blocks):
@@ -157,3 +164,21 @@ class KVCache:
 
 def _rounded(length: int) -> int:
     return -(-length // GROWTH_POSITIONS) * GROWTH_POSITIONS
+
+
+def _zeros(shape: tuple[int, ...], dtype: type[np.generic] | np.dtype[np.generic]) -> AnyArray:
+    """Return a block of which only the pages that are written to take memory.
+
+    numpy asks for huge pages from 4 MB on, and the first position of a lane would then take as much
+    as a thousand.
+
+    Raises:
+        MemoryError: The system has no address space for it.
+    """
+    try:
+        pages = mmap.mmap(-1, math.prod(shape) * np.dtype(dtype).itemsize, **_PRIVATE)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+    with suppress(AttributeError, OSError):  # systems and kernels without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, dtype).reshape(shape)

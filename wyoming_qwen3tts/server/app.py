@@ -21,7 +21,7 @@ from wyoming_qwen3tts.server.config import ServerConfig
 from wyoming_qwen3tts.server.discovery import announced
 from wyoming_qwen3tts.server.http_endpoint import HttpEndpoint
 from wyoming_qwen3tts.server.loop_failures import LoopFailures
-from wyoming_qwen3tts.server.machine import descriptors_for
+from wyoming_qwen3tts.server.machine import descriptors_for, return_large_blocks
 from wyoming_qwen3tts.server.metrics import Metrics
 from wyoming_qwen3tts.server.status_pages import HasStatus, StatusPages
 
@@ -173,6 +173,7 @@ def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> N
         ConfigError: A setting cannot be used.
         BundleError: A model cannot be used.
     """
+    return_large_blocks()
     figures = Metrics()
 
     async def run() -> None:

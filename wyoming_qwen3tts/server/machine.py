@@ -13,6 +13,9 @@ _KILOBYTE: Final = 1024
 _MEMINFO: Final = Path("/proc/meminfo")
 _STATM: Final = Path("/proc/self/statm")
 _CGROUP: Final = Path("/sys/fs/cgroup")
+# glibc's mallopt: blocks from this size on are mapped one by one, and so much may stay free at
+# the heap's end.
+_MALLOPT: Final = {-3: 512 * _KILOBYTE, -1: 1024 * _KILOBYTE}
 
 
 def free_disk_bytes(directory: Path) -> int:
@@ -42,6 +45,19 @@ def descriptors_for(num_wanted: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
             given = wanted
     return num_wanted if given == unlimited else min(num_wanted, given)
+
+
+def return_large_blocks() -> None:
+    """Let the C library give every large block back to the system as soon as it is freed.
+
+    By itself it learns to keep blocks of up to 32 MB, one after the other in one heap: what clients
+    send and long texts need then leaves holes, and the process swings by tens of megabytes.
+    """
+    # Another C library has no such function, or does not know these settings.
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for setting, num_bytes in _MALLOPT.items():
+            mallopt(setting, num_bytes)
 
 
 def return_free_memory() -> None:
