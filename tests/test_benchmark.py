@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from script._benchmark import campaign, materials
+from script._benchmark.attempts import Attempts
 from script._benchmark.cli import main
 from script._benchmark.codec_comparison import CodecComparisonSubject
 from script._benchmark.conditioned import ConditionedTensors
 from script._benchmark.extent import Extent
 from script._benchmark.floor import codec_operations_per_frame, weight_bytes_per_run
 from script._benchmark.materials import Materials
+from script._benchmark.placement import CorePlacement
 from script._benchmark.playing import stopped_s
 from script._benchmark.processes import BenchmarkError, Worker
 from script._benchmark.timing import TimedComponent
@@ -257,6 +259,20 @@ def test_a_frame_of_the_real_codec_takes_five_billion_operations(tmp_path):
     assert codec_operations_per_frame(config) == pytest.approx(4.95e9, rel=1e-3)
 
 
+class ScriptedPlacement:
+    """Answers with where the cores are, and counts how often somebody waits for them."""
+
+    def __init__(self, *are_apart):
+        self.answers = list(are_apart)
+        self.num_waits = 0
+
+    def settle(self):
+        self.num_waits += 1
+
+    def are_apart(self):
+        return self.answers.pop(0) if self.answers else None
+
+
 class ScriptedWorker:
     """Answers with given shares of foreign processor time."""
 
@@ -270,7 +286,7 @@ class ScriptedWorker:
 def rounds_of(worker, **changes):
     extent = Extent("test", 0.0, 1, 1, 0.0, 10.0, 3, 1, 0.1, 1, 0.1)
     item = campaign.Measurement("only", worker, "probe", {})
-    rounds = campaign.Rounds([item], Extent(**{**vars(extent), **changes}))
+    rounds = campaign.Rounds([item], Extent(**{**vars(extent), **changes}), ScriptedPlacement())
     rounds.run()
     return [run["foreign_cpu"] for run in rounds.runs["only"]]
 
@@ -284,6 +300,53 @@ def test_disturbed_measurements_are_repeated_and_the_quietest_counts():
 def test_quiet_measurements_and_those_without_a_figure_are_not_repeated():
     worker = ScriptedWorker(0.01, None, 0.0)
     assert rounds_of(worker, max_rounds=2, min_rounds=2) == [0.01, None]
+
+
+@pytest.mark.parametrize(
+    ("places", "expected", "is_apart"),
+    [
+        ([False, False], 0.02, False),
+        ([False, True, False, False], 0.05, False),  # moved during the first
+        ([True, True, True, True, False, False], 0.03, False),
+        ([True] * 6, 0.02, True),  # the least disturbed of those there are
+        ([None] * 6, 0.02, None),
+    ],
+)
+def test_measurements_with_the_cores_apart_are_repeated(places, expected, is_apart):
+    placement = ScriptedPlacement(*places)
+    worker = ScriptedWorker(0.02, 0.05, 0.03)
+    figures = Attempts(placement, max_tries=3, time_s=10.0).best(worker, "probe", {})
+    assert (figures["foreign_cpu"], figures["cores_apart"]) == (expected, is_apart)
+    assert placement.num_waits == 3 - len(worker.shares)
+
+
+def test_repeating_ends_with_its_time():
+    worker = ScriptedWorker(0.9, 0.3)
+    attempts = Attempts(ScriptedPlacement(), max_tries=3, time_s=0.0)
+    assert attempts.best(worker, "probe", {})["foreign_cpu"] == 0.9
+
+
+def test_cores_that_stay_where_they_are_are_not_waited_for():
+    for gain in (1.1, 1.8):
+        waits = []
+        placement = CorePlacement(2, gain=lambda gain=gain: gain, sleep=waits.append)
+        looked = len(waits)
+        placement.settle()
+        assert placement.are_apart() is None
+        assert len(waits) == looked
+    placement = CorePlacement(4, gain=lambda: 1 / 0, sleep=lambda pause_s: None)
+    assert placement.are_apart() is None
+
+
+def test_cores_that_move_are_waited_for_but_not_forever():
+    gains = [1.1, *[1.8] * 15, 1.1]
+    placement = CorePlacement(2, gain=lambda: gains.pop(0), sleep=lambda pause_s: None)
+    placement.settle()
+    assert gains == []
+    gains += [1.8] * 100
+    placement.settle()
+    assert 0 < len(gains) < 100
+    assert placement.are_apart() is True
 
 
 def test_rounds_end_with_the_budget_but_not_before_the_least_number():

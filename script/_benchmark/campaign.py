@@ -1,7 +1,7 @@
 """What is run, and in which order: every configuration once in each round, so that drift hits all.
 
 Each configuration lives in a process of its own. In a round they take turns (A B C, A B C, ...);
-a measurement that other processes disturbed is made again, as long as time allows.
+a measurement that was disturbed is made again, as long as time allows.
 """
 
 import time
@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from script._benchmark.attempts import Attempts
 from script._benchmark.extent import Extent
 from script._benchmark.floor import codec_operations_per_frame, weight_bytes_per_run
 from script._benchmark.machine import describe_machine
 from script._benchmark.materials import Materials
-from script._benchmark.noise import QUIET
+from script._benchmark.placement import CorePlacement, Placement
 from script._benchmark.processes import Worker, log
 from script._benchmark.report import Campaign, Settings, Work
 from script._benchmark.texts import PARAGRAPH, SENTENCE, STREAM, WORD, Text
@@ -56,11 +57,13 @@ class Measurement:
 class Rounds:
     """Makes measurements in turns and keeps what counts."""
 
-    def __init__(self, measurements: Sequence[Measurement], extent: Extent) -> None:
+    def __init__(
+        self, measurements: Sequence[Measurement], extent: Extent, placement: Placement
+    ) -> None:
         """Prepare."""
         self._measurements = measurements
         self._extent = extent
-        self._retry_left_s = extent.retry_s
+        self._attempts = Attempts(placement, max_tries=extent.max_tries, time_s=extent.retry_s)
         self.runs: dict[str, list[dict[str, Any]]] = {item.name: [] for item in measurements}
 
     def run(self) -> None:
@@ -74,24 +77,10 @@ class Rounds:
             if done >= extent.min_rounds and expected_end_s > extent.budget_s:
                 break
             for item in self._measurements:
-                self.runs[item.name].append(self._quietest(item))
+                figures = self._attempts.best(item.worker, item.task, item.arguments)
+                self.runs[item.name].append(figures)
             longest_s = max(longest_s, time.perf_counter() - round_started_s)
             log(f"Round {done + 1}: {longest_s:.0f} s")
-
-    def _quietest(self, item: Measurement) -> dict[str, Any]:
-        """Return the figures of the try that other processes disturbed least."""
-        best: dict[str, Any] = {}
-        for attempt in range(self._extent.max_tries):
-            started_s = time.perf_counter()
-            figures = item.worker.run(item.task, **item.arguments)
-            elapsed_s = time.perf_counter() - started_s
-            if attempt:
-                self._retry_left_s -= elapsed_s
-            if not best or _share(figures) < _share(best):
-                best = figures
-            if _share(best) <= QUIET or self._retry_left_s < elapsed_s:
-                break
-        return best
 
 
 def run_campaign(wishes: Wishes, materials: Materials) -> Campaign:
@@ -106,7 +95,8 @@ def run_campaign(wishes: Wishes, materials: Materials) -> Campaign:
     with ExitStack() as stack:
         log("Opening ...")
         measurements = _prepare(bundles, wishes, stack)
-        rounds = Rounds(measurements, wishes.extent)
+        placement = CorePlacement(wishes.num_threads)
+        rounds = Rounds(measurements, wishes.extent, placement)
         rounds.run()
     return Campaign(
         settings=Settings(
@@ -209,7 +199,3 @@ def _speak_arguments(texts: Sequence[Text], share: float) -> dict[str, Any]:
         "texts": [sentence for text in texts for sentence in text.sentences],
         "frames": [frames for text in texts for frames in text.frames(share)],
     }
-
-
-def _share(figures: dict[str, Any]) -> float:
-    return float(figures["foreign_cpu"] or 0.0)

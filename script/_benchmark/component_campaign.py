@@ -7,10 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from script._benchmark.attempts import Attempts
 from script._benchmark.components import CASES
 from script._benchmark.extent import Extent
 from script._benchmark.floor import codec_operations_per_frame, weight_bytes_per_run
 from script._benchmark.noise import QUIET
+from script._benchmark.placement import CorePlacement
 from script._benchmark.processes import Worker, log
 from wyoming_qwen3tts.builder.config import CodecDecoderConfig
 
@@ -52,8 +54,10 @@ class ComponentCampaign:
         self._against = against
         self._extent = extent
         self._num_threads = num_threads
+        placement = CorePlacement(num_threads)
+        self._attempts = Attempts(placement, max_tries=extent.max_tries, time_s=extent.retry_s)
         with Worker("machine", num_threads=num_threads) as machine:
-            rates = machine.run("probe")
+            rates = self._attempts.best(machine, "probe", {})
         self._bytes_per_ms = rates["read_gb_per_s"][str(num_threads)] * 1e6
         self._operations_per_ms = rates["fp32_gflops"][str(num_threads)] * 1e6
 
@@ -102,19 +106,9 @@ class ComponentCampaign:
             for _ in range(self._extent.component_rounds):
                 for case, by_bundle in zip(CASES[name], runs, strict=True):
                     for worker, kept in zip(workers, by_bundle, strict=True):
-                        kept.append(self._quietest(worker, case))
+                        arguments = {"case": case, "limit_s": self._extent.component_limit_s}
+                        kept.append(self._attempts.best(worker, "case", arguments))
         return runs
-
-    def _quietest(self, worker: Worker, case: dict[str, int | str]) -> dict[str, Any]:
-        """Return the figures of the try that other processes disturbed least."""
-        best: dict[str, Any] = {}
-        for _ in range(self._extent.max_tries):
-            run = worker.run("case", case=case, limit_s=self._extent.component_limit_s)
-            if not best or (run["foreign_cpu"] or 0.0) < (best["foreign_cpu"] or 0.0):
-                best = run
-            if (best["foreign_cpu"] or 0.0) <= QUIET:
-                break
-        return best
 
 
 def _figures(

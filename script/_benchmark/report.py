@@ -9,7 +9,7 @@ from script._benchmark.machine import Machine
 from script._benchmark.noise import QUIET
 from script._benchmark.timing import MS_PER_S
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 _PARTS: Final = ("prefill", "talker", "predictor", "codec")
 
@@ -121,6 +121,9 @@ class Noise:
 
     median_foreign_cpu: float | None
     worst_foreign_cpu: float | None
+    apart: float | None
+    """Share of these measurements in which the cores shared no cache, though at other times they
+    do; None where they stay where they are."""
     is_noisy: bool
     """Half of the measurements or more were disturbed: the figures need a quieter machine."""
 
@@ -343,9 +346,12 @@ def _peaks(campaign: Campaign) -> dict[str, float]:
 def _noise(runs: Runs) -> Noise:
     shares = [run["foreign_cpu"] for rounds in runs.values() for run in rounds]
     known = [share for share in shares if share is not None]
+    places = [run["cores_apart"] for rounds in runs.values() for run in rounds]
+    moving = [is_apart for is_apart in places if is_apart is not None]
+    apart = sum(moving) / len(moving) if moving else None
     if not known:
-        return Noise(None, None, is_noisy=False)
-    return Noise(median(known), max(known), is_noisy=median(known) > QUIET)
+        return Noise(None, None, apart, is_noisy=False)
+    return Noise(median(known), max(known), apart, is_noisy=median(known) > QUIET)
 
 
 def _median(runs: Sequence[Mapping[str, Any]], key: str) -> float:

@@ -60,6 +60,11 @@ def _machine_lines(report: Report) -> str:
             f"Other processes used {noise.median_foreign_cpu:.0%} of a core (median of the "
             f"measurements; worst {noise.worst_foreign_cpu:.0%}).{verdict}"
         )
+    if noise.apart is not None:
+        lines.append(
+            "The host moves the two cores; they shared a cache in "
+            f"{1 - noise.apart:.0%} of the measurements."
+        )
     return "\n".join(lines)
 
 
