@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from script._demo_voice.language_network import SwiGlu
 from script._demo_voice.quantizer import ResidualCodebooks
 
 _EPSILON: Final = 1e-5
@@ -153,23 +154,12 @@ class _Attention(nn.Module):
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 
-class _Mlp(nn.Module):
-    def __init__(self, width: int, intermediate: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(width, intermediate, bias=False)
-        self.up_proj = nn.Linear(width, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
 class _Layer(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         width, gain = config["hidden_size"], config["layer_scale_initial_scale"]
         self.self_attn = _Attention(config)
-        self.mlp = _Mlp(width, config["intermediate_size"])
+        self.mlp = SwiGlu(width, config["intermediate_size"])
         self.input_layernorm, self.post_attention_layernorm = _RmsNorm(width), _RmsNorm(width)
         self.self_attn_layer_scale, self.mlp_layer_scale = _Scale(width, gain), _Scale(width, gain)
 
