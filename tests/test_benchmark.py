@@ -320,10 +320,11 @@ def test_measurements_with_the_cores_apart_are_repeated(places, expected, is_apa
     assert placement.num_waits == 3 - len(worker.shares)
 
 
-def test_repeating_ends_with_its_time():
-    worker = ScriptedWorker(0.9, 0.3)
-    attempts = Attempts(ScriptedPlacement(), max_tries=3, time_s=0.0)
+def test_waiting_and_repeating_end_with_their_time():
+    worker, placement = ScriptedWorker(0.9, 0.3), ScriptedPlacement()
+    attempts = Attempts(placement, max_tries=3, time_s=0.0)
     assert attempts.best(worker, "probe", {})["foreign_cpu"] == 0.9
+    assert placement.num_waits == 0
 
 
 def test_cores_that_stay_where_they_are_are_not_waited_for():

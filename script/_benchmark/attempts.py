@@ -32,7 +32,8 @@ class Attempts:
         best: dict[str, Any] = {}
         for attempt in range(self._max_tries):
             started_s = time.perf_counter()
-            self._placement.settle()
+            if self._left_s > 0:
+                self._placement.settle()
             settled_s = time.perf_counter()
             before = self._placement.are_apart()
             figures = worker.run(task, **arguments)

@@ -16,7 +16,7 @@ class Extent:
     budget_s: float
     """No further round is begun that would end later than this, once ``min_rounds`` are done."""
     retry_s: float
-    """Time for repeating disturbed measurements, in all."""
+    """Time for waiting, and for repeating disturbed measurements, in all."""
     max_tries: int
     """Of each measurement, while it is disturbed."""
     published_frames: int
@@ -32,8 +32,8 @@ FULL: Final = Extent(
     text_share=1.0,
     max_rounds=5,
     min_rounds=1,  # the largest models in float32 leave time for no more
-    budget_s=330.0,
-    retry_s=60.0,
+    budget_s=300.0,
+    retry_s=120.0,
     max_tries=3,
     published_frames=8,
     published_limit_s=3.0,
