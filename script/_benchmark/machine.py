@@ -1,7 +1,8 @@
 """What the machine itself can do: read memory, multiply in float32, multiply in int8.
 
-These are the floors that a model is compared with. The best of several tries counts, since a floor
-is what the machine can do and not what it did while somebody disturbed it.
+These are the floors that a model is compared with. Of computing the best of several tries counts,
+since a floor is what the machine can do and not what it did while somebody disturbed it; of reading
+the median, since the best may be from a moment when the cores were elsewhere (see ``placement``).
 """
 
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -83,10 +85,12 @@ class MachineSubject:
         """Return GB/s: two ways to read, because which one is faster depends on the processor."""
         blocks = self._blocks[num_threads]
         seconds = min(
-            _best_s(lambda: _in_threads(blocks, lambda block: np.dot(block, block))),
-            _best_s(
-                lambda: _in_threads(
-                    blocks, lambda block: np.bitwise_or.reduce(block.view(np.int64))
+            median(_tries_s(lambda: _in_threads(blocks, lambda block: np.dot(block, block)))),
+            median(
+                _tries_s(
+                    lambda: _in_threads(
+                        blocks, lambda block: np.bitwise_or.reduce(block.view(np.int64))
+                    )
                 )
             ),
         )
@@ -139,12 +143,16 @@ def _in_threads(arrays: Sequence[AnyArray], work: Callable[[AnyArray], object]) 
 
 
 def _best_s(work: Callable[[], object]) -> float:
-    best_s = float("inf")
+    return min(_tries_s(work))
+
+
+def _tries_s(work: Callable[[], object]) -> list[float]:
+    durations_s = []
     for _ in range(_TRIES):
         started_s = time.perf_counter()
         work()
-        best_s = min(best_s, time.perf_counter() - started_s)
-    return best_s
+        durations_s.append(time.perf_counter() - started_s)
+    return durations_s
 
 
 def _memory_gib() -> float | None:

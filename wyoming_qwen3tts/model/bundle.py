@@ -11,7 +11,7 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, ChecksumError
 from wyoming_qwen3tts.model.code_predictor import OnnxCodePredictor
 from wyoming_qwen3tts.model.codec import OnnxCodecDecoder, OnnxCodecEncoder
-from wyoming_qwen3tts.model.embeddings import MappedEmbeddings
+from wyoming_qwen3tts.model.embeddings import TableEmbeddings
 from wyoming_qwen3tts.model.manifest import Manifest, read_manifest
 from wyoming_qwen3tts.model.published import is_published_bundle, open_published_bundle
 from wyoming_qwen3tts.model.session import CPU_PROVIDER, open_session
@@ -64,7 +64,7 @@ def open_bundle(
         name=manifest.name,
         facts=facts,
         tokenizer=load_tokenizer(directory),
-        embeddings=MappedEmbeddings(directory),
+        embeddings=TableEmbeddings(directory),
         talker=OnnxTalker(*opener.open("talker"), max_positions=manifest.talker.max_positions),
         code_predictor=OnnxCodePredictor(
             *opener.open("code_predictor"),

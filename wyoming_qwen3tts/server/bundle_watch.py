@@ -1,10 +1,10 @@
 """Notices that the files of an opened bundle were changed.
 
-Graphs and tables are mapped into memory, not copied. A file that is replaced as a whole (another
-is renamed over it, or it is removed) leaves the mapping as it was. One that is changed in place
-changes the numbers under the graphs, and one that is cut short ends the process at the next touch.
-So files are looked at before each use and every few seconds, and whoever would change them in place
-waits until the bundle is closed.
+Graphs are mapped into memory, not copied, and rows of tables are read when they are needed. A file
+that is replaced as a whole (another is renamed over it, or it is removed) stays what it was for
+those who have it open. One that is changed in place changes the numbers under the graphs, and one
+that is cut short ends the process at the next touch. So files are looked at before each use and
+every few seconds, and whoever would change them in place waits until the bundle is closed.
 """
 
 import hashlib

@@ -15,7 +15,7 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError
 from wyoming_qwen3tts.model.code_predictor import OnnxCodePredictor
 from wyoming_qwen3tts.model.codec import OnnxCodecDecoder, OnnxCodecEncoder
-from wyoming_qwen3tts.model.embeddings import MappedEmbeddings
+from wyoming_qwen3tts.model.embeddings import TableEmbeddings
 from wyoming_qwen3tts.model.facts import ModelFacts
 from wyoming_qwen3tts.model.published import open_published_bundle
 from wyoming_qwen3tts.model.published.code_predictor import PublishedCodePredictor
@@ -90,9 +90,9 @@ class OwnParts:
         """Read the tokenizer."""
         return load_tokenizer(self.directory)
 
-    def embeddings(self) -> MappedEmbeddings:
-        """Map the tables."""
-        return MappedEmbeddings(self.directory)
+    def embeddings(self) -> TableEmbeddings:
+        """Open the tables."""
+        return TableEmbeddings(self.directory)
 
     def talker(self) -> OnnxTalker:
         """Open the talker."""
