@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from script._benchmark import campaign, materials
+from script._benchmark import report as report_module
 from script._benchmark.attempts import Attempts
 from script._benchmark.cli import main
 from script._benchmark.codec_comparison import CodecComparisonSubject
@@ -318,6 +319,12 @@ def test_measurements_with_the_cores_apart_are_repeated(places, expected, is_apa
     figures = Attempts(placement, max_tries=3, time_s=10.0).best(worker, "probe", {})
     assert (figures["foreign_cpu"], figures["cores_apart"]) == (expected, is_apart)
     assert placement.num_waits == 3 - len(worker.shares)
+
+
+def test_runs_with_the_cores_apart_count_only_where_there_are_no_others():
+    together, apart, unknown = ({"cores_apart": value} for value in (False, True, None))
+    assert report_module._together([apart, together, unknown]) == [together, unknown]
+    assert report_module._together([apart, apart]) == [apart, apart]
 
 
 def test_waiting_and_repeating_end_with_their_time():

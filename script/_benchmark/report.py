@@ -122,8 +122,8 @@ class Noise:
     median_foreign_cpu: float | None
     worst_foreign_cpu: float | None
     apart: float | None
-    """Share of these measurements in which the cores shared no cache, though at other times they
-    do; None where they stay where they are."""
+    """Share of the measurements in which the cores shared no cache, though at other times they do;
+    None where they stay where they are."""
     is_noisy: bool
     """Half of the measurements or more were disturbed: the figures need a quieter machine."""
 
@@ -164,7 +164,8 @@ class Report:
     """Of each process: one lane, several lanes, the published design."""
     summary: Summary
     runs: dict[str, list[dict[str, Any]]]
-    """Every measurement that counts."""
+    """Every measurement: of those of one name, the ones with the cores together count if there are
+    any."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class Campaign:
 
 def make_report(campaign: Campaign) -> Report:
     """Draw the conclusions."""
-    runs, work = campaign.runs, campaign.work
+    runs = {name: _together(rounds) for name, rounds in campaign.runs.items()}
+    work = campaign.work
     rates = _rates(runs["machine"])
     floor = _floor(rates, work, campaign.settings.num_threads)
     frame = _frame_cost(runs["sentence"], work)
@@ -206,9 +208,9 @@ def make_report(campaign: Campaign) -> Report:
         format_version=FORMAT_VERSION,
         settings=campaign.settings,
         machine=campaign.machine,
-        num_rounds=len(runs["sentence"]),
+        num_rounds=len(campaign.runs["sentence"]),
         duration_s=campaign.duration_s,
-        noise=_noise(runs),
+        noise=_noise(campaign.runs),
         rates=rates,
         work=work,
         floor=floor,
@@ -219,8 +221,13 @@ def make_report(campaign: Campaign) -> Report:
         codec_option=option,
         peak_rss_mb=peaks,
         summary=_summary(runs, floor, frame, published, first_audio, option, peaks),
-        runs={name: [dict(run) for run in rounds] for name, rounds in runs.items()},
+        runs={name: [dict(run) for run in rounds] for name, rounds in campaign.runs.items()},
     )
+
+
+def _together(rounds: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the runs that were made with the cores together, or all if there is none."""
+    return [run for run in rounds if not run["cores_apart"]] or rounds
 
 
 def _summary(
