@@ -85,10 +85,10 @@ class MachineSubject:
         """Return GB/s: two ways to read, because which one is faster depends on the processor."""
         blocks = self._blocks[num_threads]
         seconds = min(
-            median(_tries_s(lambda: _in_threads(blocks, lambda block: np.dot(block, block)))),
+            median(_tries_s(lambda: in_threads(blocks, lambda block: np.dot(block, block)))),
             median(
                 _tries_s(
-                    lambda: _in_threads(
+                    lambda: in_threads(
                         blocks, lambda block: np.bitwise_or.reduce(block.view(np.int64))
                     )
                 )
@@ -98,7 +98,7 @@ class MachineSubject:
 
     def _multiply(self, num_threads: int) -> float:
         matrices = self._matrices[:num_threads]
-        seconds = _best_s(lambda: _in_threads(matrices, lambda matrix: np.matmul(matrix, matrix)))
+        seconds = _best_s(lambda: in_threads(matrices, lambda matrix: np.matmul(matrix, matrix)))
         return num_threads * _operations() / seconds / _GIGA
 
 
@@ -132,7 +132,7 @@ def _blocks(num_threads: int) -> list[AnyArray]:
     return [np.ones(size, np.float32) for _ in range(num_threads)]
 
 
-def _in_threads(arrays: Sequence[AnyArray], work: Callable[[AnyArray], object]) -> None:
+def in_threads(arrays: Sequence[AnyArray], work: Callable[[AnyArray], object]) -> None:
     """Work on every array in a thread of its own; numpy lets go of the interpreter meanwhile."""
     threads = [threading.Thread(target=work, args=(array,)) for array in arrays[1:]]
     for thread in threads:

@@ -7,13 +7,14 @@ predictor and 21 of codec at the one place, 30 and 35 at the other, and no two m
 to be at the same one. So they wait until the cores share a cache, as those of a home server do.
 """
 
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from script._benchmark.machine import in_threads
+from wyoming_qwen3tts.arrays import AnyArray
 
 _BLOCK_BYTES: Final = 128 * 2**20
 _TRIES: Final = 4
@@ -50,13 +51,14 @@ class CorePlacement:
             gain: Returns how many times as fast two threads read as one.
             sleep: Waits.
         """
-        self._gain = gain or _ReadingGain()
         self._sleep = sleep
         self._is_known = num_threads == 2
         self._seen: set[bool] = set()
-        for _ in range(_FIRST_LOOKS if self._is_known else 0):
-            self._look()
-            self._sleep(_PAUSE_S)
+        if self._is_known:
+            self._gain = gain or _ReadingGain()
+            for _ in range(_FIRST_LOOKS):
+                self._look()
+                self._sleep(_PAUSE_S)
 
     def settle(self) -> None:
         """Wait until the cores are together, but not forever."""
@@ -91,11 +93,7 @@ class _ReadingGain:
         return len(self._blocks) * alone_s / together_s
 
 
-def _read_s(blocks: list[NDArray[Any]]) -> float:
-    threads = [threading.Thread(target=np.bitwise_or.reduce, args=(block,)) for block in blocks]
+def _read_s(blocks: list[AnyArray]) -> float:
     started_s = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(blocks, np.bitwise_or.reduce)
     return time.perf_counter() - started_s

@@ -63,7 +63,7 @@ def _machine_lines(report: Report) -> str:
     if noise.apart is not None:
         lines.append(
             "The host moves the two cores; they shared a cache in "
-            f"{1 - noise.apart:.0%} of the measurements, and these count."
+            f"{1 - noise.apart:.0%} of the measurements, and these count where there are any."
         )
     return "\n".join(lines)
 

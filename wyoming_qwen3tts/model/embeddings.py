@@ -78,8 +78,10 @@ class _RowFile:
     def __init__(self, path: Path, num_dimensions: int) -> None:
         try:
             table: AnyArray = np.load(path, mmap_mode="r", allow_pickle=False)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (OSError, ValueError, EOFError) as error:
             raise BundleError(f"{path} cannot be read: {error}. {_BUILD_AGAIN}") from error
+        weakref.finalize(self, os.close, self._descriptor)
         if table.ndim != num_dimensions:
             raise ContractError(
                 f"{path} has {table.ndim} dimensions, not {num_dimensions}. {_BUILD_AGAIN}"
@@ -91,8 +93,6 @@ class _RowFile:
         self._type = table.dtype
         self._start_bytes = table.offset
         self._row_bytes = table.shape[-1] * table.itemsize
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._descriptor)
 
     def rows(self, indices: Int64Array, block: int = 0) -> Float32Array:
         """Return rows (n, D) of one block (rows, D) of the table.
