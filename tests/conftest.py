@@ -5,11 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
+from tests.support.hub_fixtures import (
+    builds_here,
+    fresh_client,
+    hub,
+    hub_client,
+    options,
+    served_checkpoint,
+    server_hub,
+    tiny_catalogue,
+)
+from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe
-from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
-from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
+
+__all__ = [
+    "builds_here",
+    "fresh_client",
+    "hub",
+    "hub_client",
+    "options",
+    "served_checkpoint",
+    "server_hub",
+    "tiny_catalogue",
+]
 
 NUM_THREADS = 2
 

@@ -13,8 +13,8 @@ import yaml
 from script._addon.drawing import draw_icon, draw_logo, read_png
 from script._addon.options import LEFT_OUT, SHOWN, render_config, render_translation
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.server.config import ServerConfig, flag_names, read_file
-from wyoming_qwen3tts.server.model_catalogue import find_model
+from wyoming_qwen3tts.config import ServerConfig, flag_names, read_file
+from wyoming_qwen3tts.models.registry import find_model
 from wyoming_qwen3tts.settings import list_settings
 
 ROOT = Path(__file__).parents[1]

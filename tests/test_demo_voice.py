@@ -17,8 +17,8 @@ from script._demo_voice.phrases import (
 )
 from script._demo_voice.recipe import RECIPE, read_recipe
 from script._demo_voice.vocabulary import letter_vocabulary
+from tests.support.random_checkpoint.inventory import model_tensors
 from wyoming_qwen3tts.builder.config import read_codec_decoder_config, read_talker_config
-from wyoming_qwen3tts.builder.random_checkpoint.inventory import model_tensors
 
 ONE_IN = 40
 

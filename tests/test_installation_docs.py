@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from wyoming_qwen3tts.server.config import (
+from wyoming_qwen3tts.config import (
     ENVIRONMENT_PREFIX,
     ServerConfig,
     flag_names,
     variable_name,
 )
-from wyoming_qwen3tts.server.model_catalogue import catalogue_models, find_model
+from wyoming_qwen3tts.models.registry import catalogue_models, find_model
 from wyoming_qwen3tts.settings import list_settings
 
 ROOT = Path(__file__).parents[1]

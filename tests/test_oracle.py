@@ -14,8 +14,8 @@ from tests.parity import cases
 from tests.parity.comparison import as_codes, largest_error
 from tests.parity.golden import CODES_FILE, SAMPLE_STEP, TOKENS_FILE, read_case
 from tests.parity.oracle_subject import OracleSubject
-from tests.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
-from wyoming_qwen3tts.model.tokenizer import load_tokenizer
+from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
+from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
 # script/parity speaks every case; these are of each kind of voice in both layouts.

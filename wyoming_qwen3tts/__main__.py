@@ -2,6 +2,6 @@
 
 import sys
 
-from wyoming_qwen3tts.server.cli import main
+from wyoming_qwen3tts.cli import main
 
 sys.exit(main())

@@ -6,8 +6,8 @@
     ├── ConfigError            a setting is unknown, of the wrong kind or out of range
     ├── BundleError            a model bundle cannot be used
     │   ├── ManifestError      manifest.json is missing, unreadable or of another format
-    │   ├── ChecksumError      a file has not the size or hash that the manifest states
-    │   └── ContractError      a graph has not the inputs and outputs that the runtime needs
+    │   ├── ChecksumError      a file does not match the size or hash in the manifest
+    │   └── GraphInterfaceError      a graph lacks inputs or outputs that the runtime needs
     ├── BuildError             a bundle cannot be built
     │   └── CheckpointError    the checkpoint is incomplete, damaged or of an unknown layout
     ├── DownloadError          a model cannot be fetched
@@ -16,7 +16,7 @@
     ├── RequestError           the request asks for something that cannot be done
     │   ├── BusyError          too many requests are waiting
     │   ├── ModelNotReadyError the model is still being fetched or built
-    │   └── FramingError       what a client sends are no Wyoming events
+    │   └── ProtocolError       a client sends something that is not a Wyoming event
     └── SynthesisError         the model failed while speaking
 
 The message says what to do. Failures of other kinds, as graphs raise them, become one of these with
@@ -52,11 +52,11 @@ class ManifestError(BundleError):
 
 
 class ChecksumError(BundleError):
-    """A file of a bundle has not the size or hash that the manifest states."""
+    """A file of a bundle does not match the size or hash in the manifest."""
 
 
-class ContractError(BundleError):
-    """A graph has not the inputs and outputs that the runtime needs."""
+class GraphInterfaceError(BundleError):
+    """A graph lacks inputs or outputs that the runtime needs."""
 
 
 class BuildError(Qwen3TTSError):
@@ -94,7 +94,7 @@ class ModelNotReadyError(RequestError):
     """The model that is asked for is still being fetched or built, or could not be."""
 
 
-class FramingError(RequestError):
+class ProtocolError(RequestError):
     """What a client sends are no Wyoming events, or ones beyond every limit."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from wyoming_qwen3tts import __version__, settings
-from wyoming_qwen3tts.server.config import ServerConfig
+from wyoming_qwen3tts.config import ServerConfig
 from wyoming_qwen3tts.settings import Setting
 
 LEFT_OUT: Final = {

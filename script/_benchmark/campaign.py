@@ -21,10 +21,10 @@ from script._benchmark.placement import CorePlacement, Placement
 from script._benchmark.processes import Worker, log
 from script._benchmark.report import Campaign, Settings, Work
 from script._benchmark.texts import PARAGRAPH, SENTENCE, STREAM, WORD, Text
+from tests.support.random_checkpoint import ModelSize, Preset
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.builder.random_checkpoint import ModelSize, Preset
 from wyoming_qwen3tts.builder.recipe import Recipe
-from wyoming_qwen3tts.model.manifest import read_manifest
+from wyoming_qwen3tts.runtime.manifest import read_manifest
 
 LANES: Final = 4
 STREAMS: Final = (1, 2, 4)

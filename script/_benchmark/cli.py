@@ -22,10 +22,10 @@ from script._benchmark.plot import plot_reports
 from script._benchmark.processes import BenchmarkError
 from script._benchmark.report import FORMAT_VERSION, make_report
 from script._benchmark.table import component_table, report_table
-from wyoming_qwen3tts.builder.random_checkpoint import ModelSize, Preset
+from tests.support.random_checkpoint import ModelSize, Preset
 from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION
 from wyoming_qwen3tts.errors import Qwen3TTSError
-from wyoming_qwen3tts.server.paths import default_num_threads
+from wyoming_qwen3tts.paths import default_num_threads
 
 _ALL: Final = ",".join(COMPONENTS)
 _DESCRIPTION: Final = """\

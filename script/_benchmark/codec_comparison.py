@@ -9,9 +9,9 @@ import numpy as np
 
 from script._benchmark.timing import durations_ms
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.model.codec import OnnxCodecDecoder
-from wyoming_qwen3tts.model.manifest import read_manifest
-from wyoming_qwen3tts.model.session import open_session
+from wyoming_qwen3tts.runtime.codec import OnnxCodecDecoder
+from wyoming_qwen3tts.runtime.manifest import read_manifest
+from wyoming_qwen3tts.runtime.session import open_session
 
 # What streaming settles at: see CHUNK_RAMP_FRAMES.
 _FRAMES_PER_CALL: Final = 4

@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from script._benchmark.timing import durations_ms
-from wyoming_qwen3tts.model.code_predictor import OnnxCodePredictor
-from wyoming_qwen3tts.model.codec import OnnxCodecDecoder
-from wyoming_qwen3tts.model.manifest import read_manifest
-from wyoming_qwen3tts.model.session import open_session
-from wyoming_qwen3tts.model.speech_model import PredictorSampling
-from wyoming_qwen3tts.model.talker import OnnxTalker
+from wyoming_qwen3tts.runtime.code_predictor import OnnxCodePredictor
+from wyoming_qwen3tts.runtime.codec import OnnxCodecDecoder
+from wyoming_qwen3tts.runtime.manifest import read_manifest
+from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.speech_model import PredictorSampling
+from wyoming_qwen3tts.runtime.talker import OnnxTalker
 
 COMPONENTS: Final = ("talker", "code_predictor", "codec_decoder")
 """The components that can be measured."""

@@ -21,7 +21,7 @@ import onnxruntime as ort
 
 from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.builder.graph import GraphBuilder
-from wyoming_qwen3tts.model.session import open_session
+from wyoming_qwen3tts.runtime.session import open_session
 
 # Far larger than any cache.
 _READ_BYTES: Final = 256 * 2**20

@@ -15,18 +15,18 @@ from typing import Final
 from script._benchmark import conditioned, published
 from script._benchmark.conditioned import ConditionedTensors
 from script._benchmark.processes import log
-from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
-from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.codec_decoder import CodecPrecision, build_codec_decoder
-from wyoming_qwen3tts.builder.config import CodecDecoderConfig, read_codec_decoder_config
-from wyoming_qwen3tts.builder.published_layout import PublishedOptions, write_published_bundle
-from wyoming_qwen3tts.builder.random_checkpoint import (
+from tests.support.onnx_community_writer import PublishedOptions, write_published_bundle
+from tests.support.random_checkpoint import (
     ModelSize,
     Preset,
     RandomCheckpoint,
     RandomCheckpointRecipe,
 )
-from wyoming_qwen3tts.builder.random_checkpoint.architecture import codec_config
+from tests.support.random_checkpoint.architecture import codec_config
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.codec_decoder import CodecPrecision, build_codec_decoder
+from wyoming_qwen3tts.builder.config import CodecDecoderConfig, read_codec_decoder_config
 from wyoming_qwen3tts.builder.recipe import (
     PRECISIONS,
     Precision,
@@ -35,7 +35,7 @@ from wyoming_qwen3tts.builder.recipe import (
     uniform_recipe,
 )
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.model.manifest import MANIFEST_NAME
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
 
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 DEFAULT_DIRECTORY: Final = _ROOT / "data" / "benchmark"

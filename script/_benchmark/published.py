@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from script._benchmark.timing import MS_PER_S, durations_ms
-from wyoming_qwen3tts.model.session import open_session
+from wyoming_qwen3tts.runtime.session import open_session
 
 COMPONENTS: Final = ("talker_cache", "code_predictor", "tok_decoder")
 """The graphs that are measured."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from script._benchmark.playing import stopped_s
 from script._benchmark.timing import MS_PER_S, TimedComponent, durations_ms
-from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
-from wyoming_qwen3tts.model.facts import ModelFacts
-from wyoming_qwen3tts.model.speech_model import PredictorSampling, SpeechModel, TalkerOutput
+from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel, TalkerOutput
 from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.playback import Playback
 from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache

@@ -16,17 +16,17 @@ from script._demo_voice.layout import (
 )
 from script._demo_voice.recipe import Recipe
 from script._demo_voice.vocabulary import small_letters
-from wyoming_qwen3tts.arrays import Float32Array
-from wyoming_qwen3tts.builder.random_checkpoint.inventory import codec_tensors, model_tensors
-from wyoming_qwen3tts.builder.random_checkpoint.safetensors import (
+from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
+from tests.support.random_checkpoint.safetensors import (
     SafetensorsFile,
     write_safetensors,
 )
-from wyoming_qwen3tts.builder.random_checkpoint.values import (
+from tests.support.random_checkpoint.values import (
     ExactNormals,
     TensorSpec,
     ValueSource,
 )
+from wyoming_qwen3tts.arrays import Float32Array
 
 _PLAIN: Final = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from script._demo_voice.recipe import CodecRecipe, LanguageRecipe, Recipe
 from script._demo_voice.vocabulary import letter_vocabulary
-from wyoming_qwen3tts.builder.random_checkpoint.architecture import (
+from tests.support.random_checkpoint.architecture import (
     LANGUAGE_IDS,
     NUM_SPECIAL_CODEC_IDS,
     REAL_CODEBOOK_SIZE,
@@ -17,8 +17,8 @@ from wyoming_qwen3tts.builder.random_checkpoint.architecture import (
     codec_config,
     model_config,
 )
-from wyoming_qwen3tts.builder.random_checkpoint.recipe import RandomCheckpointRecipe
-from wyoming_qwen3tts.model.tokenizer import BpeTokenizer, load_tokenizer
+from tests.support.random_checkpoint.recipe import RandomCheckpointRecipe
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer, load_tokenizer
 
 SPEAKER: Final = "demo"
 NO_CODEC: Final = -1

@@ -7,7 +7,7 @@ frame, reads just ahead of what it says.
 from string import ascii_uppercase
 from typing import Final
 
-from wyoming_qwen3tts.builder.random_checkpoint.vocabulary import (
+from tests.support.random_checkpoint.vocabulary import (
     SPECIAL_TOKENS,
     Vocabulary,
     byte_characters,

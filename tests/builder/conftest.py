@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.oracle.language_model import OracleLanguageModel
-from tests.tiny_checkpoint import write_tiny_checkpoint
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
 from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe

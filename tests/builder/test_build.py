@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.tiny_checkpoint import write_tiny_checkpoint
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.build import (
     BuildOptions,
     build_bundle,
@@ -20,7 +20,7 @@ from wyoming_qwen3tts.builder.bundle_writer import sha256_of
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.errors import BuildError, CheckpointError
-from wyoming_qwen3tts.model.manifest import read_manifest
+from wyoming_qwen3tts.runtime.manifest import read_manifest
 
 FILES = {
     *("talker.onnx", "talker.onnx.data", "code_predictor.onnx", "code_predictor.onnx.data"),

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from wyoming_qwen3tts.builder import cli
-from wyoming_qwen3tts.model.manifest import read_manifest
+from wyoming_qwen3tts.runtime.manifest import read_manifest
 
 
 def parse(*arguments, data_dir=Path("onnx")):

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracle.codec_decoder import OracleCodecDecoder
-from tests.tiny_checkpoint import write_tiny_checkpoint
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
 from wyoming_qwen3tts.errors import CheckpointError
-from wyoming_qwen3tts.model.codec import OnnxCodecDecoder
-from wyoming_qwen3tts.model.session import open_session
+from wyoming_qwen3tts.runtime.codec import OnnxCodecDecoder
+from wyoming_qwen3tts.runtime.session import open_session
 
 SAMPLES_PER_FRAME = 1920
 # More frames than attention sees (9) and than one run takes (8), so that both limits are crossed.

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.oracle.codec_encoder import OracleCodecEncoder
-from tests.tiny_checkpoint import write_tiny_checkpoint
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS
 from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder, ignored_encoder_tensors
 from wyoming_qwen3tts.errors import CheckpointError
-from wyoming_qwen3tts.model.codec import OnnxCodecEncoder
-from wyoming_qwen3tts.model.session import open_session
+from wyoming_qwen3tts.runtime.codec import OnnxCodecEncoder
+from wyoming_qwen3tts.runtime.session import open_session
 
 FRAME = 1920
 # From less than a hop of the first stage to more than the configured attention window of 10

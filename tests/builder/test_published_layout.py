@@ -8,12 +8,12 @@ import pytest
 from tests.builder.graph_runner import open_graph
 from tests.oracle.codec_decoder import OracleCodecDecoder
 from tests.oracle.language_model import OracleLanguageModel
-from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.published_layout import (
+from tests.support.onnx_community_writer import (
     COMPONENTS,
     PublishedOptions,
     write_published_bundle,
 )
+from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.errors import BuildError
 
 WIDE = "1.7B-base"

@@ -11,27 +11,27 @@ import pytest
 
 from tests.oracle.checkpoint import OracleCheckpoint, read_safetensors
 from tests.oracle.codec_decoder import OracleCodecDecoder
-from tests.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
-from wyoming_qwen3tts.builder.random_checkpoint import (
+from tests.support.random_checkpoint import (
     ModelSize,
     RandomCheckpoint,
     RandomCheckpointRecipe,
     cli,
 )
-from wyoming_qwen3tts.builder.random_checkpoint.architecture import codec_config, model_config
-from wyoming_qwen3tts.builder.random_checkpoint.inventory import codec_tensors, model_tensors
-from wyoming_qwen3tts.builder.random_checkpoint.safetensors import SafetensorsFile, to_bfloat16
-from wyoming_qwen3tts.builder.random_checkpoint.values import (
+from tests.support.random_checkpoint.architecture import codec_config, model_config
+from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
+from tests.support.random_checkpoint.safetensors import SafetensorsFile, to_bfloat16
+from tests.support.random_checkpoint.values import (
     POOL_VALUES,
     PooledNormals,
     TensorSpec,
     Values,
     ValueSource,
 )
-from wyoming_qwen3tts.builder.random_checkpoint.vocabulary import build_vocabulary
+from tests.support.random_checkpoint.vocabulary import build_vocabulary
+from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.model.facts import ModelType, facts_from_checkpoint
-from wyoming_qwen3tts.model.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.facts import ModelType, facts_from_checkpoint
+from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 
 
 def digests(directory: Path) -> dict[str, str]:

@@ -9,8 +9,8 @@ from wyoming_qwen3tts.builder import mel
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.speaker_encoder import build_speaker_encoder
 from wyoming_qwen3tts.errors import VoiceError
-from wyoming_qwen3tts.model.session import open_session
-from wyoming_qwen3tts.model.speaker_encoder import MIN_SAMPLES, OnnxSpeakerEncoder
+from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.speaker_encoder import MIN_SAMPLES, OnnxSpeakerEncoder
 
 LENGTHS = [MIN_SAMPLES, 1281, 1535, 1536, 1920, 5000, 24000, 24001, 50177]
 

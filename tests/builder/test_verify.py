@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from tests.conftest import NUM_THREADS
-from tests.published_bundle import write_small_published_bundle
-from tests.tiny_checkpoint import write_tiny_checkpoint
+from tests.support.onnx_community_bundle import write_small_published_bundle
+from tests.support.onnx_community_writer import PublishedOptions
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.bundle_writer import finish_bundle
 from wyoming_qwen3tts.builder.layers import Numerics
-from wyoming_qwen3tts.builder.published_layout import PublishedOptions
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.builder.verify.census import read_census
 from wyoming_qwen3tts.builder.verify.parity import ArrayParity, ScoreParity
 from wyoming_qwen3tts.builder.verify.verify import VerifyOptions, verify_bundle
+from wyoming_qwen3tts.cli import main
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.model.manifest import read_manifest
-from wyoming_qwen3tts.server.cli import main
+from wyoming_qwen3tts.runtime.manifest import read_manifest
 
 CUSTOM, BASE, WIDE = "0.6B-custom_voice", "0.6B-base", "1.7B-voice_design"
 OPTIONS = VerifyOptions(num_threads=NUM_THREADS, num_frames=8)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.oracle.checkpoint import read_json
-from wyoming_qwen3tts.builder.random_checkpoint.vocabulary import byte_characters
+from tests.support.random_checkpoint.vocabulary import byte_characters
 
 _CONTRACTIONS = ("s", "t", "re", "ve", "m", "ll", "d")
 # Unicode's White_Space, which differs from str.isspace in the control characters 28 .. 31.

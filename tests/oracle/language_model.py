@@ -14,7 +14,7 @@ import numpy as np
 from tests.oracle.checkpoint import OracleCheckpoint, Weights
 from tests.oracle.layers import as_float32, attend, rms_norm, rotate, silu, split_heads
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.model.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 
 # The official package bans end of speech for the first two tokens, whatever is asked for.
 MIN_TOKENS = 2

@@ -21,8 +21,8 @@ from tests.parity.golden import write_golden
 from tests.parity.oracle_subject import OracleSubject
 from tests.parity.product_subject import ProductSubject, open_product
 from tests.parity.subject import Subject
-from tests.tiny_checkpoint import TINY_CHECKPOINTS
-from wyoming_qwen3tts.model.speech_model import SpeechModel
+from tests.support.tiny_checkpoint import TINY_CHECKPOINTS
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 
 NUM_LANES = 4
 GOLDEN = ROOT / "tests" / "golden"

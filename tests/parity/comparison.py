@@ -12,7 +12,7 @@ from tests.parity import cases
 from tests.parity.cases import Case
 from tests.parity.subject import Subject, Utterance
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.model.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 
 # Float32 noise through some hundred convolutions; a wrong tap or state is a thousand times this.
 MAX_AUDIO_ERROR = 5e-5

@@ -8,7 +8,7 @@ import venv
 from pathlib import Path
 
 from tests.parity.comparison import OfficialRun
-from tests.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
+from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VENV = ROOT / ".venv-parity"

@@ -11,8 +11,8 @@ from tests.parity.subject import Utterance
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
-from wyoming_qwen3tts.model.bundle import SessionOptions, open_bundle
-from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.options import (
     SynthesisOptions,
     SynthesisRequest,

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from wyoming.event import Event, async_read_event, async_write_event
 
-from tests.fakes import FakeSpeechSource
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.listener import Listener
+from wyoming_qwen3tts.protocol.server import Listener
 
 PATIENCE_S = 5.0
 

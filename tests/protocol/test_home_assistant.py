@@ -8,8 +8,8 @@ import asyncio
 
 import pytest
 
-from tests.fakes import FakeSpeechSource
 from tests.protocol.client import PATIENCE_S, WireClient, listening
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 
 FAILED = "failed"

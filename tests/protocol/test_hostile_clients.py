@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.fakes import FakeSpeechSource
 from tests.protocol.client import WireClient, eventually, listening, types
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.listener import Listener
+from wyoming_qwen3tts.protocol.server import Listener
 
 PLAIN = ["audio-start", "audio-chunk", "audio-stop"]
 MIB = 1_048_576
@@ -182,12 +182,12 @@ async def test_what_is_no_event_is_an_error_and_the_end(arena, sent, caplog):
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     assert types(events) == ["error"]
-    assert events[0].data["code"] == "FramingError"
+    assert events[0].data["code"] == "ProtocolError"
     assert events[0].data["text"]
     lines = [
         record
         for record in caplog.records
-        if "FramingError" in record.message or "connection closed" in record.message
+        if "ProtocolError" in record.message or "connection closed" in record.message
     ]
     assert len(lines) == 1
     assert len(lines[0].message) < 300
@@ -210,7 +210,7 @@ async def test_what_is_no_event_ends_the_answer_that_is_being_spoken(arena, requ
         await eventually(lambda: arena.listener.num_connections == 0)
     arena.source.frame_s = 0.0
     assert events[-1].type == "error"
-    assert events[-1].data["code"] == "FramingError"
+    assert events[-1].data["code"] == "ProtocolError"
     assert arena.source.num_cancelled == 1
     lines = [record.message for record in caplog.records if record.name.startswith("wyoming_qwen3")]
     assert len(lines) == 1

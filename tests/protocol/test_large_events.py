@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.fakes import FakeSpeechSource
 from tests.protocol.client import WireClient, eventually, listening
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.protocol.large_events import LARGE_BYTES, LargeEvents
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.throttle import Throttle

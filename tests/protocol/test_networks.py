@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
-from tests.fakes import FakeSpeechSource
 from tests.protocol.client import WireClient, eventually, types
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.errors import ConfigError
-from wyoming_qwen3tts.protocol import listener as listener_module
+from wyoming_qwen3tts.protocol import server as listener_module
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.listener import Listener
 from wyoming_qwen3tts.protocol.networks import AllowedNetworks
+from wyoming_qwen3tts.protocol.server import Listener
 
 LAN = ["192.168.1.0/24", "fd00::/8", " 10.1.2.3 "]
 
@@ -140,5 +140,5 @@ async def test_errors_are_told_to_whoever_counts_them():
     assert [type(error).__name__ for error in errors] == [
         "RequestError",
         "SynthesisError",
-        "FramingError",
+        "ProtocolError",
     ]

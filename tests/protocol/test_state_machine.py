@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.fakes import FakeSpeechSource
 from tests.protocol.client import WireClient, eventually, listening, types
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 
 TEXTS = st.sampled_from(["Hi", "", "one two", "FAIL", "Hi FAIL", "a CRASH", "\n"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import FakeSpeechSource
 from tests.protocol.client import WireClient, listening
+from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts import __version__
 
 TRANSCRIPTS = sorted((Path(__file__).parents[1] / "golden" / "transcripts").glob("*.jsonl"))

@@ -12,8 +12,8 @@ from tests.parity.cases import Case
 from tests.parity.comparison import as_codes
 from tests.parity.golden import CODES_FILE, read_case
 from tests.parity.product_subject import ProductSubject
-from tests.tiny_checkpoint import TINY_CHECKPOINTS
-from wyoming_qwen3tts.model.speech_model import SpeechModel
+from tests.support.tiny_checkpoint import TINY_CHECKPOINTS
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NUM_LANES = 4

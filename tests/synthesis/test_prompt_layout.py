@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wyoming_qwen3tts.model.manifest import Manifest
+from wyoming_qwen3tts.runtime.manifest import Manifest
 from wyoming_qwen3tts.synthesis.options import TextLayout, default_options
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder, default_layout
 from wyoming_qwen3tts.synthesis.voice import PresetSpeaker, XVectorVoice

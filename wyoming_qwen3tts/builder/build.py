@@ -20,7 +20,7 @@ from wyoming_qwen3tts.builder.tables import build_tables
 from wyoming_qwen3tts.builder.talker import build_talker, max_positions
 from wyoming_qwen3tts.builder.weights import Numerics
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.model.manifest import (
+from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     BundleFile,

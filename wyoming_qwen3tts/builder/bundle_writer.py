@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.model.manifest import MANIFEST_NAME, BundleFile, Manifest
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, BundleFile, Manifest
 
 _BUILDING = ".building-"
 _REPLACED = ".replaced-"

@@ -19,7 +19,7 @@ from wyoming_qwen3tts.builder.recipe import (
     uniform_recipe,
 )
 from wyoming_qwen3tts.builder.supervision import SupervisorProgress, obey_supervisor
-from wyoming_qwen3tts.model.manifest import DEVICES
+from wyoming_qwen3tts.runtime.manifest import DEVICES
 
 _KILOBYTE = 1024
 _MEGABYTE = 1_000_000

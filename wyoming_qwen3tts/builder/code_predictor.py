@@ -29,7 +29,7 @@ from wyoming_qwen3tts.builder.graph import GraphBuilder, Value
 from wyoming_qwen3tts.builder.layers import LayerWriter, Positions, Stack
 from wyoming_qwen3tts.builder.recipe import CodePredictorPrecision
 from wyoming_qwen3tts.builder.weights import Linear, Numerics
-from wyoming_qwen3tts.model.manifest import QuantizationReport
+from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
 _PREFIX = "talker.code_predictor"
 

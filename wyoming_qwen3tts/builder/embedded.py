@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
+from tests.support.random_checkpoint import RandomCheckpoint, RandomCheckpointRecipe
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
-from wyoming_qwen3tts.builder.random_checkpoint import RandomCheckpoint, RandomCheckpointRecipe
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 
 

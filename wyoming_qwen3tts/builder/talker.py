@@ -21,7 +21,7 @@ from wyoming_qwen3tts.builder.graph import GraphBuilder
 from wyoming_qwen3tts.builder.layers import CachePair, LayerWriter, Positions
 from wyoming_qwen3tts.builder.recipe import TalkerPrecision
 from wyoming_qwen3tts.builder.weights import Numerics
-from wyoming_qwen3tts.model.manifest import QuantizationReport
+from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
 # The rotary tables end here: 8192 positions are eleven minutes of speech in one utterance.
 MAX_POSITIONS = 8192

@@ -11,7 +11,7 @@ from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.graph import MICROSOFT_DOMAIN, GraphBuilder, Value
 from wyoming_qwen3tts.builder.quantize import MAX_SNR_DB, block_size_for, quantize, snr_db
 from wyoming_qwen3tts.builder.recipe import DEFAULT_BLOCK_SIZE, Precision
-from wyoming_qwen3tts.model.manifest import QuantizationReport
+from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
 _BITS = {"int8": 8, "int4": 4}
 # Activations are quantised to int8 per block too; the kernels without that are 2-3 times slower.

@@ -27,10 +27,10 @@ from wyoming.tts import SynthesizeStopped
 
 from wyoming_qwen3tts.errors import Qwen3TTSError, RequestError, SynthesisError
 from wyoming_qwen3tts.protocol.audio_writer import AudioWriter
-from wyoming_qwen3tts.protocol.framing import ClientGoneError, EventWriter
+from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.request import IncomingText, without_surrogates
-from wyoming_qwen3tts.protocol.speech_source import SpeechRequest, SpeechSource
+from wyoming_qwen3tts.protocol.requests import IncomingText, without_surrogates
+from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter
 
 _MAX_ERROR_CHARS: Final = 1_000
 
@@ -64,7 +64,7 @@ class Answer:
             self.text.end()
             self._restart_timer()
 
-    async def speak(self, source: SpeechSource, events: EventWriter) -> Exception | None:
+    async def speak(self, source: SpeechBackend, events: EventWriter) -> Exception | None:
         """Send the whole answer.
 
         Returns:
@@ -90,7 +90,7 @@ class Answer:
             await events.write(SynthesizeStopped().event())
         return failure
 
-    async def _send_audio(self, source: SpeechSource, audio: AudioWriter) -> None:
+    async def _send_audio(self, source: SpeechBackend, audio: AudioWriter) -> None:
         if self._refusal is not None:
             raise self._refusal
         try:

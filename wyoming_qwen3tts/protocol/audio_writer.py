@@ -7,7 +7,7 @@ from wyoming.audio import AudioStart, AudioStop
 
 from wyoming_qwen3tts.audio import NUM_CHANNELS, SAMPLE_WIDTH_BYTES, AudioChunk
 from wyoming_qwen3tts.errors import SynthesisError
-from wyoming_qwen3tts.protocol.framing import EventWriter
+from wyoming_qwen3tts.protocol.wire import EventWriter
 
 MAX_BLOCK_SAMPLES: Final = 4_800
 """Samples per event, 0.2 s at 24 kHz: small enough that no player waits for the end of one."""

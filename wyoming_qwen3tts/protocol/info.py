@@ -6,7 +6,7 @@ from typing import Final
 from wyoming.info import Attribution, Info, TtsProgram, TtsVoice, TtsVoiceSpeaker
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.protocol.speech_source import VoiceInfo
+from wyoming_qwen3tts.protocol.backend import VoiceInfo
 
 PROGRAM_NAME: Final = "qwen3-tts"
 """Home Assistant makes the entity's id and title of it: never to be changed."""

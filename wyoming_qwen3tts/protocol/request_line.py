@@ -18,9 +18,9 @@ from wyoming.event import Event
 
 from wyoming_qwen3tts.errors import BusyError, RequestError
 from wyoming_qwen3tts.protocol.answer import Answer
+from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.request import read_request, read_text
-from wyoming_qwen3tts.protocol.speech_source import SpeechRequest
+from wyoming_qwen3tts.protocol.requests import read_request, read_text
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.model.speech_model import CodecDecoder
+from wyoming_qwen3tts.runtime.speech_model import CodecDecoder
 
 
 class CodecStream:

@@ -17,8 +17,8 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import SynthesisError
-from wyoming_qwen3tts.model.speech_model import PredictorSampling, SpeechModel
-from wyoming_qwen3tts.sampling import draw, process_logits
+from wyoming_qwen3tts.runtime.sampling import draw, process_logits
+from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions
 from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache
 from wyoming_qwen3tts.synthesis.prompt import Prompt

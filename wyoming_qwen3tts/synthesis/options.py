@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.model.facts import GenerationDefaults
-from wyoming_qwen3tts.sampling import SamplingOptions
+from wyoming_qwen3tts.runtime.facts import GenerationDefaults
+from wyoming_qwen3tts.runtime.sampling import SamplingOptions
 from wyoming_qwen3tts.synthesis.playback import Playback
 from wyoming_qwen3tts.synthesis.voice import Voice
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from wyoming_qwen3tts.arrays import AnyArray
-from wyoming_qwen3tts.model.kv_cache import CacheSnapshot, KVCache
-from wyoming_qwen3tts.model.speech_model import CodecDecoder, Talker, TalkerOutput
+from wyoming_qwen3tts.runtime.kv_cache import CacheSnapshot, KVCache
+from wyoming_qwen3tts.runtime.speech_model import CodecDecoder, Talker, TalkerOutput
 from wyoming_qwen3tts.synthesis.prompt import Prompt
 
 DEFAULT_LIMIT_BYTES = 128 * 2**20

@@ -16,8 +16,8 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, RequestError
-from wyoming_qwen3tts.model.facts import GenerationDefaults, ModelFacts
-from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.options import SynthesisOptions, TextLayout
 from wyoming_qwen3tts.synthesis.voice import (
     DesignedVoice,

@@ -15,7 +15,7 @@ import numpy as np
 from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError, synthesis_error
-from wyoming_qwen3tts.model.speech_model import SpeechModel
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane, TrailingText
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard

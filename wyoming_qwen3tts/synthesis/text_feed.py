@@ -7,7 +7,7 @@ its ids are the beginning of the ids of any longer text.
 
 import unicodedata
 
-from wyoming_qwen3tts.model.speech_model import TextTokenizer
+from wyoming_qwen3tts.runtime.speech_model import TextTokenizer
 
 
 class TextFeed:

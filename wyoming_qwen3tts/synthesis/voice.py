@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.model.facts import ModelFacts
+from wyoming_qwen3tts.runtime.facts import ModelFacts
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from wyoming_qwen3tts.builder.verify.parity import ArrayParity, ScoreParity
 from wyoming_qwen3tts.builder.verify.parts import ForcedCodePredictor
 from wyoming_qwen3tts.builder.verify.report import ComponentReport
 from wyoming_qwen3tts.builder.verify.utterances import Speaker, Utterance
-from wyoming_qwen3tts.model.facts import ModelFacts
-from wyoming_qwen3tts.model.speech_model import (
+from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.runtime.speech_model import (
     CodecDecoder,
     CodecEncoder,
     Embeddings,

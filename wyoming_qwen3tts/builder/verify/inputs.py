@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.model.facts import ModelFacts
+from wyoming_qwen3tts.runtime.facts import ModelFacts
 from wyoming_qwen3tts.synthesis.voice import (
     DesignedVoice,
     IclVoice,

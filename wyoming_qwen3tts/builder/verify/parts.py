@@ -13,15 +13,15 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError
-from wyoming_qwen3tts.model.code_predictor import OnnxCodePredictor
-from wyoming_qwen3tts.model.codec import OnnxCodecDecoder, OnnxCodecEncoder
-from wyoming_qwen3tts.model.embeddings import TableEmbeddings
-from wyoming_qwen3tts.model.facts import ModelFacts
-from wyoming_qwen3tts.model.published import open_published_bundle
-from wyoming_qwen3tts.model.published.code_predictor import PublishedCodePredictor
-from wyoming_qwen3tts.model.session import open_session
-from wyoming_qwen3tts.model.speaker_encoder import OnnxSpeakerEncoder
-from wyoming_qwen3tts.model.speech_model import (
+from wyoming_qwen3tts.runtime.code_predictor import OnnxCodePredictor
+from wyoming_qwen3tts.runtime.codec import OnnxCodecDecoder, OnnxCodecEncoder
+from wyoming_qwen3tts.runtime.embeddings import TableEmbeddings
+from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.runtime.onnx_community import open_published_bundle
+from wyoming_qwen3tts.runtime.onnx_community.code_predictor import PublishedCodePredictor
+from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.speaker_encoder import OnnxSpeakerEncoder
+from wyoming_qwen3tts.runtime.speech_model import (
     CodecDecoder,
     CodecEncoder,
     CodePredictor,
@@ -32,8 +32,8 @@ from wyoming_qwen3tts.model.speech_model import (
     Talker,
     TextTokenizer,
 )
-from wyoming_qwen3tts.model.talker import OnnxTalker
-from wyoming_qwen3tts.model.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.talker import OnnxTalker
+from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 
 _Part = TypeVar("_Part")
 

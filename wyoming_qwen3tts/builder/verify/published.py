@@ -8,8 +8,8 @@ from wyoming_qwen3tts.builder.verify.parts import PublishedParts
 from wyoming_qwen3tts.builder.verify.report import VerifyReport
 from wyoming_qwen3tts.builder.verify.structure import Tell
 from wyoming_qwen3tts.errors import Qwen3TTSError
-from wyoming_qwen3tts.model.published.files import PublishedFiles, read_published_files
-from wyoming_qwen3tts.model.session import open_session
+from wyoming_qwen3tts.runtime.onnx_community.files import PublishedFiles, read_published_files
+from wyoming_qwen3tts.runtime.session import open_session
 
 # Graph -> component.
 _GRAPHS: Final = {

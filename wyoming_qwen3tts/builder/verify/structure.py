@@ -16,7 +16,7 @@ from wyoming_qwen3tts.builder.verify.census import GraphCensus, coarsest, read_c
 from wyoming_qwen3tts.builder.verify.parts import OwnParts, Parts
 from wyoming_qwen3tts.builder.verify.report import VerifyReport
 from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError
-from wyoming_qwen3tts.model.manifest import MANIFEST_NAME, Manifest, read_manifest
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 Tell = Callable[[str], None]
 """Told what is being done, for a person who waits."""

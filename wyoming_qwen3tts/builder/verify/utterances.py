@@ -8,8 +8,8 @@ import numpy as np
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.builder.verify.inputs import SEED, TEXTS
 from wyoming_qwen3tts.builder.verify.parts import Parts
-from wyoming_qwen3tts.model.kv_cache import KVCache
-from wyoming_qwen3tts.model.speech_model import (
+from wyoming_qwen3tts.runtime.kv_cache import KVCache
+from wyoming_qwen3tts.runtime.speech_model import (
     CodePredictor,
     Embeddings,
     SpeechModel,

@@ -24,10 +24,10 @@ from wyoming_qwen3tts.builder.verify.structure import Tell, check_own_structure
 from wyoming_qwen3tts.builder.verify.utterances import Speaker, speak_frames
 from wyoming_qwen3tts.builder.verify.weights import compare_weights
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.model.facts import ModelFacts
-from wyoming_qwen3tts.model.published import is_published_bundle
-from wyoming_qwen3tts.model.speech_model import Embeddings
-from wyoming_qwen3tts.model.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.runtime.onnx_community import is_published_bundle
+from wyoming_qwen3tts.runtime.speech_model import Embeddings
+from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 from wyoming_qwen3tts.synthesis.voice import Voice
 
 _LOGGER = logging.getLogger(__name__)

@@ -1,0 +1,142 @@
+import json
+import re
+import shutil
+
+import pytest
+
+from tests.support.hub_fixtures import OWN
+from wyoming_qwen3tts import cli
+from wyoming_qwen3tts.models import registry as model_catalogue
+from wyoming_qwen3tts.models.checkpoint_store import STORE_NAME, CheckpointStore
+
+CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
+
+
+@pytest.fixture
+def models(tmp_path, server_hub, capsys):
+    """Return a function: arguments of ``models`` -> (exit code, what it printed)."""
+
+    def run(action: str, *arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        data_dir = tmp_path / "data"
+        code = cli.main(["models", action, *arguments, "--data-dir", str(data_dir)])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path / "data")
+
+
+@pytest.fixture
+def installed(tmp_path, tiny_bundle):
+    """Return a bundle that is in the data directory."""
+    source = tiny_bundle("0.6B-custom_voice")
+    target = tmp_path / "data" / source.parent.name / source.name
+    return shutil.copytree(source, target)
+
+
+def test_list_shows_what_there_is_and_what_is_here(models, installed):
+    code, text = models("list")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert any(line.startswith("qwen3-tts-1.7b-voicedesign - - 4520 MB") for line in lines)
+    assert any(line.startswith("tiny-0.6b-custom_voice cpu_fp32") for line in lines)
+    code, text = models("list", "--json")
+    values = json.loads(text)
+    by_name = {row["model"]: row for row in values["models"]}
+    assert by_name[CUSTOM_VOICE]["download_bytes"] == 2_498_383_173
+    assert by_name["tiny-0.6b-custom_voice"]["bundles"].keys() == {"cpu_fp32"}
+    assert values["states"] == []
+
+
+def test_fetch_check_build_and_remove(models, server_hub, tiny_catalogue, store, tmp_path):
+    code, text = models("fetch", CUSTOM_VOICE)
+    repo = model_catalogue.find_model(CUSTOM_VOICE).repo
+    (snapshot,) = store.snapshots()
+    assert (code, snapshot.repo) == (0, repo)
+    assert str(snapshot.directory) in text
+    assert models("check", CUSTOM_VOICE)[0] == 0
+    server_hub.requests.clear()
+    code, text = models("build", CUSTOM_VOICE, "--precision", "int4", "--local-files-only")
+    assert code == 0
+    assert server_hub.requests == []
+    directory = tmp_path / "data" / "qwen3-tts-12hz-0.6b-customvoice" / "cpu_int4"
+    assert str(directory) in text
+    assert store.snapshots() == []
+    assert "is there already" in models("build", CUSTOM_VOICE)[1]
+    code, text = models("check")
+    assert code == 0
+    assert "damaged or missing: 0" in text
+    assert models("remove", CUSTOM_VOICE)[0] == 0
+    assert not directory.parent.exists()
+
+
+def test_check_names_what_is_damaged(models, installed):
+    weights = installed / "talker.onnx.data"
+    content = bytearray(weights.read_bytes())
+    content[10] ^= 1
+    weights.write_bytes(content)
+    (installed / "merges.txt").unlink()
+    code, text = models("check")
+    assert code == 1
+    assert f"{weights} is damaged" in text
+    assert "merges.txt is missing" in text
+    assert "damaged or missing: 2" in text
+
+
+def test_remove_takes_one_variant_or_all(models, installed):
+    other = shutil.copytree(installed, installed.with_name("cpu_int4"))
+    assert models("remove", "tiny-0.6b-custom_voice/cpu_int4")[0] == 0
+    assert not other.exists()
+    assert installed.exists()
+    assert models("remove", "tiny-0.6b-custom_voice")[0] == 0
+    assert not installed.parent.exists()
+
+
+def test_remove_of_nothing_is_an_error(models):
+    code, text = models("remove", "nothing")
+    assert code == 1
+    assert "Nothing of 'nothing' is here" in text
+
+
+def test_removing_a_checkpoint_leaves_what_another_one_shares(models, tiny_catalogue, store):
+    models("fetch", CUSTOM_VOICE, "qwen3-tts-0.6b-base")
+    models("remove", CUSTOM_VOICE)
+    assert len(store.snapshots()) == 1
+    assert models("check")[0] == 0
+
+
+def test_prune_removes_what_nothing_needs(models, builds_here, store, installed, tmp_path):
+    models("fetch", OWN)
+    models("build", OWN, "--local-files-only", "--keep-checkpoint")
+    half = installed.with_name(".cpu_fp32.building-abc")
+    shutil.copytree(installed, half)
+    lost = installed.rename(installed.with_name(".cpu_fp32.replaced-1"))
+    (store.root / "partial").mkdir(exist_ok=True)
+    (store.root / "partial" / "rest").write_bytes(b"x" * 3_000_000)
+    assert store.snapshots()
+    code, text = models("prune")
+    assert code == 0
+    freed = re.search(r"nothing needs: (\d+) MB", text)
+    assert int(freed[1]) > 3
+    assert not half.exists()
+    assert not lost.exists()
+    assert installed.exists()
+    assert not any(path.is_file() for path in (tmp_path / "data" / STORE_NAME).rglob("*"))
+    assert models("check")[0] == 0
+
+
+def test_prune_keeps_a_checkpoint_that_is_not_built_yet(models, store):
+    models("fetch", OWN)
+    assert models("prune")[0] == 0
+    assert [snapshot.repo for snapshot in store.snapshots()] == [OWN]
+
+
+def test_unknown_name_is_explained(models):
+    code, text = models("fetch", "qwen3-tts-0.6b-custom")
+    assert code == 1
+    assert f"did you mean {CUSTOM_VOICE}?" in text

@@ -1,0 +1,238 @@
+"""The server's speech source over tiny models: voices, sentences, order, cancelling, limits."""
+
+import asyncio
+import shutil
+import time
+from contextlib import aclosing
+
+import pytest
+
+from tests.conftest import NUM_THREADS
+from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.errors import BusyError, RequestError
+from wyoming_qwen3tts.protocol.backend import SpeechRequest
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory, tiny_bundle):
+    """A data directory with one model of each type."""
+    root = tmp_path_factory.mktemp("data")
+    for name in ("0.6B-custom_voice", "0.6B-base", "1.7B-voice_design"):
+        source = tiny_bundle(name)
+        shutil.copytree(source, root / source.parent.name / source.name)
+    return root
+
+
+def config_for(data_dir, **settings):
+    return ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, **settings)
+
+
+async def pieces(*texts):
+    for text in texts:
+        yield text
+
+
+async def speak(source, request, *texts):
+    async with aclosing(source.stream(request, pieces(*texts))) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def pcm(chunks):
+    return b"".join(chunk.pcm16() for chunk in chunks)
+
+
+async def test_voices_of_all_models_are_listed_together(data_dir):
+    async with create_speech_source(config_for(data_dir)) as source:
+        voices = {voice.name: voice for voice in await source.voices()}
+    assert {"ryan", "vivian", "designed"} <= set(voices)
+    assert voices["ryan"].languages == ("zh", "en", "ja", "ko", "de", "fr", "ru", "pt", "es", "it")
+
+
+async def test_a_seed_makes_whole_answers_repeatable(data_dir):
+    async with create_speech_source(config_for(data_dir, seed=7)) as source:
+        request = SpeechRequest(voice="ryan")
+        text = "Hello there. Turn on the light in the kitchen, please."
+        first = await speak(source, request, text)
+        cut = await speak(source, request, *(text[i : i + 5] for i in range(0, len(text), 5)))
+    assert pcm(first) == pcm(cut)
+    assert {chunk.sample_rate_hz for chunk in first} == {24000}
+
+
+@pytest.mark.parametrize("text", ["", "   ", "...", "\n\n", "😄"])
+async def test_nothing_to_say_is_a_short_silence(data_dir, text):
+    async with create_speech_source(config_for(data_dir)) as source:
+        chunks = await speak(source, SpeechRequest(voice="ryan"), text)
+    assert 0.05 < sum(chunk.duration_s for chunk in chunks) < 0.5
+    assert not any(chunk.samples.any() for chunk in chunks)
+
+
+async def test_audio_starts_before_the_text_has_ended(data_dir):
+    is_spoken = asyncio.Event()
+
+    async def slow_text():
+        yield "Hello there, this is the first sentence. "
+        # The rest comes only when the first sentence was heard.
+        await asyncio.wait_for(is_spoken.wait(), 20)
+        yield "And this is the second one."
+
+    async with create_speech_source(config_for(data_dir)) as source:
+        request = SpeechRequest(voice="ryan")
+        async with aclosing(source.stream(request, slow_text())) as chunks:
+            num_chunks = 0
+            async for _ in chunks:
+                num_chunks += 1
+                is_spoken.set()
+    assert num_chunks > 1
+
+
+async def test_a_finished_sentence_is_not_held_back_while_the_next_is_awaited(data_dir):
+    is_spoken = asyncio.Event()
+
+    async def stalled_text():
+        yield "Hello there, I am done."  # no space behind it: more could follow the full stop
+        await asyncio.wait_for(is_spoken.wait(), 20)
+
+    async with (
+        create_speech_source(config_for(data_dir)) as source,
+        aclosing(source.stream(SpeechRequest(voice="ryan"), stalled_text())) as chunks,
+    ):
+        async for _ in chunks:
+            is_spoken.set()
+    assert is_spoken.is_set()
+
+
+async def test_unknown_voices_are_an_error_that_lists_those_there_are(data_dir):
+    async with create_speech_source(config_for(data_dir)) as source:
+        with pytest.raises(RequestError, match=r"'cedar'.*ryan"):
+            await speak(source, SpeechRequest(voice="cedar"), "Hello")
+        assert await speak(source, SpeechRequest(voice="RYAN"), "Hello")
+        assert await speak(source, SpeechRequest(voice="ryan-de"), "Hallo")
+        assert await speak(source, SpeechRequest(), "Hello")
+
+
+async def test_a_description_speaks_with_the_voice_design_model(data_dir):
+    async with create_speech_source(config_for(data_dir, seed=3)) as source:
+        warm = await speak(source, SpeechRequest("designed", speaker="a warm voice"), "Hello")
+        cold = await speak(source, SpeechRequest("designed", speaker="an icy voice"), "Hello")
+    assert pcm(warm) != pcm(cold)
+
+
+async def test_many_requests_at_once_are_all_spoken_like_alone(data_dir):
+    texts = ["Hello.", "Turn on the kitchen light.", "It's ten o'clock.", "Guten Morgen."]
+    async with create_speech_source(config_for(data_dir, seed=5)) as source:
+        request = SpeechRequest(voice="vivian", language="en")
+        alone = [pcm(await speak(source, request, text)) for text in texts]
+        together = await asyncio.gather(*(speak(source, request, text) for text in texts))
+    assert [pcm(chunks) for chunks in together] == alone
+
+
+async def test_closing_early_frees_the_place_of_the_request(data_dir):
+    async with create_speech_source(config_for(data_dir, max_waiting=1)) as source:
+        await asyncio.sleep(0.5)  # the warm-up is no client, but takes a lane
+        stream = source.stream(SpeechRequest(voice="ryan"), pieces("Hello there, long text. " * 9))
+        await anext(stream)
+        with pytest.raises(BusyError, match="try again"):
+            await speak(source, SpeechRequest(voice="ryan"), "Hello")
+        await stream.aclose()
+        assert await speak(source, SpeechRequest(voice="ryan"), "Hello")
+
+
+async def test_voices_are_listed_at_once_while_speaking(data_dir):
+    async with create_speech_source(config_for(data_dir)) as source:
+        stream = source.stream(SpeechRequest(voice="ryan"), pieces("Hello there, long text. " * 20))
+        await anext(stream)
+        started_s = time.monotonic()
+        assert await source.voices()
+        assert time.monotonic() - started_s < 1.0
+        await stream.aclose()
+
+
+async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    async with create_speech_source(config_for(root)) as source:
+        assert "narrator" not in {voice.name for voice in await source.voices()}
+        folder = root / "voices" / "de" / "narrator"
+        folder.mkdir(parents=True)
+        (folder / "instruct.txt").write_text("An old man with a deep voice.")
+        voices = {voice.name: voice for voice in await source.voices()}
+        assert voices["narrator"].languages == ("de",)
+        assert await speak(source, SpeechRequest(voice="narrator"), "Guten Morgen.")
+        shutil.rmtree(folder)
+        assert "narrator" not in {voice.name for voice in await source.voices()}
+
+
+@pytest.mark.parametrize("text_mode", ["sentences", "tokens"])
+async def test_both_text_modes_speak_text_in_pieces(data_dir, text_mode):
+    async with create_speech_source(config_for(data_dir, seed=4, text_mode=text_mode)) as source:
+        texts = ["Hello there. Turn", " on the light, ple", "ase. It is te", "n o'clock."]
+        for voice in ("ryan", "designed"):
+            chunks = await speak(source, SpeechRequest(voice=voice, language="en"), *texts)
+            again = await speak(source, SpeechRequest(voice=voice, language="en"), "".join(texts))
+            assert sum(chunk.duration_s for chunk in chunks) > 0.1
+            assert pcm(chunks) == pcm(again)
+
+
+async def test_names_are_understood_as_people_write_them(data_dir):
+    async with create_speech_source(config_for(data_dir)) as source:
+        for name in ("Uncle Fu", "uncle_fu", "Ono Anna", "ryan-de-DE", "Ryan-German"):
+            assert await speak(source, SpeechRequest(voice=name), "Hello")
+        with pytest.raises(RequestError):
+            await speak(source, SpeechRequest(voice="ryan-klingon"), "Hello")
+
+
+async def test_presets_of_a_second_model_carry_its_size(data_dir, tiny_bundle, tmp_path, caplog):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    second = tiny_bundle("1.7B-custom_voice")
+    shutil.copytree(second, root / second.parent.name / second.name)
+    async with create_speech_source(config_for(root)) as source:
+        voices = {voice.name: voice for voice in await source.voices()}
+        assert not voices["ryan"].speakers
+        assert "whisper" in voices["ryan-1.7b"].speakers
+        assert await speak(source, SpeechRequest("ryan-1.7b-de", speaker="whisper"), "Hallo")
+        assert "follows no instructions" not in caplog.text
+        for _ in range(2):
+            await speak(source, SpeechRequest("ryan", speaker="whisper"), "Hello")
+    assert caplog.text.count("follows no instructions") == 1
+
+
+async def test_a_style_is_added_to_a_designed_voice(data_dir, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    for name, style in (("plain", ""), ("styled", "style: Whisper very softly.\n")):
+        folder = root / "voices" / "en" / name
+        folder.mkdir(parents=True)
+        (folder / "instruct.txt").write_text("An old man with a deep voice.")
+        (folder / "voice.yaml").write_text(f"seed: 42\n{style}")
+    async with create_speech_source(config_for(root)) as source:
+        plain = pcm(await speak(source, SpeechRequest("plain"), "Hello there."))
+        styled = pcm(await speak(source, SpeechRequest("styled"), "Hello there."))
+        asked = SpeechRequest("plain", speaker="Whisper very softly.")
+        assert plain != styled
+        assert pcm(await speak(source, asked, "Hello there.")) == styled
+
+
+async def test_a_preset_with_settings_of_its_own_is_a_voice(data_dir, tiny_bundle, tmp_path):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    second = tiny_bundle("1.7B-custom_voice")
+    shutil.copytree(second, root / second.parent.name / second.name)
+    folder = root / "voices" / "en" / "fu-whisper"
+    folder.mkdir(parents=True)
+    settings = "preset: Uncle Fu\ndescription: Fu, whispering\nseed: 7\nstyle: Whisper softly.\n"
+    (folder / "voice.yaml").write_text(settings)
+    async with create_speech_source(config_for(root)) as source:
+        voices = {voice.name: voice for voice in await source.voices()}
+        assert voices["fu-whisper"].description == "Fu, whispering"
+        assert voices["fu-whisper"].languages == ("en",)
+        assert "calm" in voices["fu-whisper"].speakers  # the model that follows instructions
+        own = pcm(await speak(source, SpeechRequest("fu-whisper"), "Hello there."))
+        assert own == pcm(await speak(source, SpeechRequest("fu-whisper"), "Hello there."))
+        calm = SpeechRequest("fu-whisper", speaker="calm")
+        assert own != pcm(await speak(source, calm, "Hello there."))
+        (folder / "voice.yaml").write_text("preset: nobody\n")
+        assert "fu-whisper" not in {voice.name for voice in await source.voices()}
+        (folder / "instruct.txt").write_text("An old man.")
+        assert "fu-whisper" not in {voice.name for voice in await source.voices()}

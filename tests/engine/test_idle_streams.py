@@ -1,0 +1,146 @@
+"""Streams whose text has not come yet, or no longer comes, cost others neither place nor lane."""
+
+import asyncio
+import shutil
+from contextlib import AsyncExitStack, aclosing
+
+import pytest
+
+from tests.conftest import NUM_THREADS
+from tests.protocol.client import eventually
+from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.engine import narration as answer
+from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.errors import BusyError
+from wyoming_qwen3tts.protocol.backend import SpeechRequest
+
+REQUEST = SpeechRequest("ryan")
+SENTENCE = "Hello there, this is a sentence of some length. And this "
+
+
+@pytest.fixture
+def serve(tiny_bundle, tmp_path, monkeypatch):
+    """Return a function that starts a server which waits for text only for a moment."""
+    monkeypatch.setattr(answer, "_FLUSH_AFTER_S", 0.02)
+    monkeypatch.setattr(answer, "_LET_GO_S", 0.1)
+    source = tiny_bundle("0.6B-custom_voice")
+    shutil.copytree(source, tmp_path / source.parent.name / source.name)
+
+    def start(**settings):
+        config = ServerConfig(data_dir=(str(tmp_path),), threads=NUM_THREADS, seed=1, **settings)
+        return create_speech_source(config)
+
+    return start
+
+
+class SlowStream:
+    """A client whose text comes when it is told to; it listens all the while."""
+
+    def __init__(self, source):
+        self.source = source
+        self.audio_s = 0.0
+        self._text = asyncio.Queue()
+        self.listening = asyncio.create_task(self._listen())
+
+    async def _pieces(self):
+        while (piece := await self._text.get()) is not None:
+            yield piece
+
+    async def _listen(self):
+        async with aclosing(self.source.stream(REQUEST, self._pieces())) as chunks:
+            async for chunk in chunks:
+                self.audio_s += chunk.duration_s
+
+    def say(self, *pieces):
+        for piece in pieces:
+            self._text.put_nowait(piece)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_exception):
+        self.listening.cancel()
+        await asyncio.gather(self.listening, return_exceptions=True)
+
+
+async def listen(source, *pieces):
+    async def text():
+        for piece in pieces:
+            yield piece
+
+    async with aclosing(source.stream(REQUEST, text())) as chunks:
+        return sum([chunk.duration_s async for chunk in chunks])
+
+
+def num_idle(source):
+    return sum(each.is_idle for each in source._admission._answers)
+
+
+async def test_streams_without_text_take_no_place(serve):
+    async with serve(max_waiting=1) as source, AsyncExitStack() as stack:
+        for number in range(5):
+            await stack.enter_async_context(SlowStream(source))
+            await eventually(lambda number=number: num_idle(source) == number + 1)
+        assert source.status().num_requests == 5
+        assert await listen(source, "Hello there.")
+
+
+@pytest.mark.parametrize("text_mode", ["sentences", "tokens"])
+async def test_stream_that_goes_on_is_spoken_unless_others_are(serve, text_mode, monkeypatch):
+    async with serve(max_waiting=1, text_mode=text_mode) as source:
+        async with SlowStream(source) as slow:
+            slow.say(SENTENCE)
+            await eventually(lambda: num_idle(source) == 1)
+            before_s = slow.audio_s
+            assert before_s > 0.0
+            assert await listen(source, "Hello there.")
+            slow.say("goes on.", None)
+            await slow.listening
+            assert slow.audio_s > before_s
+        async with SlowStream(source) as slow, AsyncExitStack() as stack:
+            await eventually(lambda: num_idle(source) == 1)
+            other = await stack.enter_async_context(SlowStream(source))
+            await eventually(lambda: num_idle(source) == 2)
+            monkeypatch.setattr(answer, "_FLUSH_AFTER_S", 5.0)
+            other.say("Hello ")
+            await eventually(lambda: num_idle(source) == 1)
+            slow.say("Hello ", None)
+            with pytest.raises(BusyError, match="try again"):
+                await slow.listening
+            other.say("there.", None)
+            await other.listening
+            assert other.audio_s > 0.0
+        assert source.status().num_requests == 0
+
+
+async def test_text_that_comes_after_the_model_had_enough_is_spoken_all_the_same(
+    serve, monkeypatch
+):
+    monkeypatch.setattr(answer, "_LET_GO_S", 1_000.0)
+    monkeypatch.setattr(answer, "frame_budget", lambda *_: 3)
+    async with serve(text_mode="tokens") as source, SlowStream(source) as slow:
+        slow.say(SENTENCE)
+        await eventually(lambda: num_idle(source) == 1)
+        before_s = slow.audio_s
+        assert before_s > 0.0
+        slow.say("is the rest of it.", None)
+        await slow.listening
+        assert slow.audio_s > before_s
+
+
+async def test_utterances_that_wait_for_text_let_go_of_their_lanes(serve):
+    async with serve(text_mode="tokens", lanes=2) as source, AsyncExitStack() as stack:
+        streams = []
+        for _ in range(3):
+            stream = await stack.enter_async_context(SlowStream(source))
+            stream.say(SENTENCE)
+            streams.append(stream)
+        assert await listen(source, "Hello there.")
+        await eventually(lambda: num_idle(source) == 3)
+        before_s = [stream.audio_s for stream in streams]
+        for stream in streams:
+            stream.say("is the rest of it.", None)
+            await stream.listening
+        assert all(
+            stream.audio_s > early_s for stream, early_s in zip(streams, before_s, strict=True)
+        )

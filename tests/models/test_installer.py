@@ -1,0 +1,311 @@
+"""A server whose models are still on their way."""
+
+import asyncio
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import aclosing
+
+import pytest
+from wyoming.event import Event, read_event, write_event
+
+from tests.conftest import NUM_THREADS
+from tests.support.hub_fixtures import OWN, child_environment
+from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.errors import ModelNotReadyError, RequestError
+from wyoming_qwen3tts.models import registry as model_catalogue
+from wyoming_qwen3tts.models.bundles import InstalledBundle
+from wyoming_qwen3tts.models.installer import Arrivals, served_models
+from wyoming_qwen3tts.models.orders import Order, Wishes
+from wyoming_qwen3tts.models.provision import ProvisionOptions
+from wyoming_qwen3tts.models.provision_state import ProvisionState, spell_duration
+from wyoming_qwen3tts.protocol.backend import SpeechRequest
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
+
+CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
+WEIGHTS = "/model.safetensors"
+PRESETS = {"aiden", "dylan", "eric", "ono_anna", "ryan", "serena", "sohee", "uncle_fu", "vivian"}
+
+
+def config_for(tmp_path, *models, **settings) -> ServerConfig:
+    data_dir = (str(tmp_path / "data"),)
+    return ServerConfig(model=models, data_dir=data_dir, threads=NUM_THREADS, **settings)
+
+
+async def speak(source, voice=None, text="Hello there."):
+    async def pieces():
+        yield text
+
+    async with aclosing(source.stream(SpeechRequest(voice=voice), pieces())) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+async def names(source) -> set[str]:
+    return {voice.name for voice in await source.voices()}
+
+
+async def until(condition, timeout_s: float = 30.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
+    server_hub, tiny_catalogue, tmp_path
+):
+    server_hub.block_pause_s = 0.005
+    async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
+        assert await names(source) == PRESETS
+        told = []
+
+        async def speaks() -> bool:
+            try:
+                return bool(await speak(source, "ryan"))
+            except ModelNotReadyError as error:
+                told.append(str(error))
+                return False
+
+        await until(speaks)
+        assert await names(source) == PRESETS
+    start = "qwen3-tts-12hz-0.6b-customvoice/cpu_int8 is not ready yet: "
+    assert all(message.startswith(start) for message in told)
+    stages = [re.fullmatch(rf"{start}(\w+) \d+ %(, about .*)?\.", each)[1] for each in told]
+    assert set(stages) == {"fetching", "building"}
+    assert ModelNotReadyError("").code == "ModelNotReadyError"
+
+
+async def test_request_may_wait_for_its_model(server_hub, builds_here, tmp_path):
+    config = config_for(tmp_path, OWN, wait_for_model=60.0)
+    async with create_speech_source(config) as source:
+        assert await names(source) == set()
+        assert await speak(source, "ryan")
+        assert await names(source) == PRESETS
+        with pytest.raises(RequestError, match="Unknown voice"):
+            await speak(source, "nobody")
+
+
+async def test_model_that_cannot_come_does_not_stop_the_others(
+    server_hub, tiny_catalogue, tiny_bundle, tmp_path
+):
+    source = tiny_bundle("1.7B-voice_design")
+    shutil.copytree(source, tmp_path / "data" / "designer" / "cpu_fp32")
+    server_hub.fail("config.json", status=404, headers={"X-Error-Code": "RepoNotFound"}, times=-1)
+    config = config_for(tmp_path, "tiny-1.7b-voice_design", CUSTOM_VOICE)
+    async with create_speech_source(config) as source:
+        assert await names(source) == {*PRESETS, "designed"}
+
+        async def failed() -> bool:
+            with pytest.raises(ModelNotReadyError) as caught:
+                await speak(source, "ryan")
+            return "is not ready: Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice does not" in str(
+                caught.value
+            )
+
+        await until(failed)
+        assert await speak(source, "designed")
+
+
+async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
+    server_hub, tiny_catalogue, tiny_bundle, tmp_path
+):
+    folder = tmp_path / "data" / model_catalogue.find_model(CUSTOM_VOICE).bundle_name
+    for precision in ("fp32", "int8"):
+        shutil.copytree(tiny_bundle("0.6B-custom_voice", precision), folder / f"cpu_{precision}")
+        manifest = folder / f"cpu_{precision}" / MANIFEST_NAME
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"name": folder.name}))
+    (folder / "cpu_int8" / "talker.onnx.data").unlink()
+    server_hub.block_pause_s = 0.005
+    async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
+        assert await speak(source, "ryan"), "the other one is there"
+
+        async def is_mended() -> bool:
+            return [state.state for state in source.status().arrivals] == ["ready"]
+
+        await until(is_mended)
+        assert await names(source) == PRESETS
+        assert await speak(source, "ryan")
+        used = {model.precision: model.usage.num_requests for model in source.status().models}
+    assert used["fp32"] >= 1
+    assert used["int8"] >= 1
+
+
+def arrivals_for(tmp_path, options, *models, **settings) -> Arrivals:
+    data_dirs = [tmp_path / "data"]
+    ordered = served_models(models, Wishes(), data_dirs)
+    return Arrivals(ordered, data_dirs[0], ProvisionOptions(hub=options), **settings)
+
+
+async def test_hub_that_is_away_is_asked_again_until_it_is_back(
+    hub, builds_here, options, tmp_path
+):
+    hub.fail(WEIGHTS, status=503, times=1 + 2 * (1 + options.num_retries))
+    arrivals = arrivals_for(tmp_path, options, OWN, first_retry_s=0.3)
+    assert arrivals.bundles == []
+    async with arrivals.working():
+
+        async def given_up() -> bool:
+            with pytest.raises(ModelNotReadyError) as caught:
+                await arrivals.settle(None)
+            return "The next attempt is in 10 seconds." in str(caught.value)
+
+        await until(given_up)
+        arrived = [bundle async for bundle in arrivals.arrived()]
+    assert arrived == arrivals.bundles
+    assert arrived[0].reference == "someone--tiny/cpu_int8"
+    assert not await arrivals.settle(arrived[0])
+    assert [state.state for state in arrivals.states] == ["ready"]
+
+
+async def test_end_of_a_server_ends_a_transfer_at_once(hub, options, tmp_path):
+    hub.block_pause_s = 0.05
+    arrivals = arrivals_for(tmp_path, options, OWN)
+    async with arrivals.working():
+
+        async def has_begun() -> bool:
+            return hub.bytes_sent > 10_000
+
+        await until(has_begun)
+        started_s = time.monotonic()
+    assert time.monotonic() - started_s < 2.0
+    assert "provisioning" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_without_names_old_bundles_are_ordered_again(tiny_bundle, tiny_catalogue, tmp_path, caplog):
+    model = model_catalogue.find_model(CUSTOM_VOICE)
+    origins = {"known": {"repo": model.repo, "revision": model.revision}, "unknown": {}}
+    for name, origin in origins.items():
+        directory = tmp_path / name / "cpu_int8"
+        shutil.copytree(tiny_bundle("0.6B-custom_voice", "int8"), directory)
+        values = json.loads((directory / MANIFEST_NAME).read_text())
+        changes = {"format_version": 99, "name": name, "source": origin}
+        (directory / MANIFEST_NAME).write_text(json.dumps({**values, **changes}))
+    (order,) = served_models([], Wishes(), [tmp_path])
+    assert isinstance(order, Order)
+    assert order.target == tmp_path / "known" / "cpu_int8"
+    assert order.expected_bundle().manifest.facts.speakers
+    assert "unknown/cpu_int8 has the format of another version" in caplog.text
+
+
+def test_without_anything_the_demo_is_served(tmp_path):
+    (bundle,) = served_models([], Wishes(), [tmp_path])
+    assert isinstance(bundle, InstalledBundle)
+    assert bundle.is_embedded
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (ProvisionState("m", "building", 0.43, 118.0, ""), "building 43 %, about 2 minutes"),
+        (ProvisionState("m", "fetching", 0.0, None, ""), "fetching 0 %"),
+        (ProvisionState("m", "failed", 0.0, None, "No network."), "No network."),
+    ],
+)
+def test_state_in_words(state, words):
+    assert state.describe() == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "10 seconds"),
+        (34, "30 seconds"),
+        (61, "1 minute"),
+        (200, "3 minutes"),
+        (3700, "1 hour"),
+        (9000, "2 hours"),
+    ],
+)
+def test_duration_in_words(seconds, words):
+    assert spell_duration(seconds) == words
+
+
+# In a process of its own
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def ask(port: int, event: Event, last: str) -> list[Event]:
+    """Send an event; return what comes, up to an event of the type ``last`` or an error."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        stream = connection.makefile("rwb")
+        write_event(event, stream)
+        events = []
+        while not events or events[-1].type not in (last, "error"):
+            received = read_event(stream)
+            assert received is not None
+            events.append(received)
+        stream.close()
+    return events
+
+
+def connect_when_open(port: int) -> None:
+    end_s = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < end_s
+            time.sleep(0.02)
+        else:
+            return
+
+
+def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_path):
+    """One server process, one run through what a bad day of the hub is like."""
+    hub.fail("config.json", status=429, headers={"Retry-After": "0"})
+    hub.fail("merges.txt", status=503)
+    hub.fail("tokenizer_config.json", flip=True)
+    hub.fail(WEIGHTS, cut=True, after_bytes=300_000)
+    hub.fail(WEIGHTS, reset=True, after_bytes=300_000)
+    hub.fail(WEIGHTS, flip=True)
+    hub.fail(WEIGHTS, stall_s=1.5, after_bytes=100_000)
+    port = free_port()
+    environment = {
+        **child_environment(hub, tmp_path / "home"),
+        "HF_HUB_DOWNLOAD_TIMEOUT": "1",
+        "WYOMING_QWEN3TTS_DATA_DIR": str(tmp_path / "data"),
+    }
+    flags = ["--uri", f"tcp://127.0.0.1:{port}", "--model", OWN, "--threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wyoming_qwen3tts", *flags],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        connect_when_open(port)
+        assert ask(port, Event("describe"), "info")[-1].data["tts"]
+        (error,) = ask(port, Event("synthesize", {"text": "Hi"}), "audio-stop")
+        assert error.data["code"] == "ModelNotReadyError"
+        assert "is not ready yet: fetching" in error.data["text"]
+        end_s = time.monotonic() + 60
+        while True:
+            events = ask(port, Event("synthesize", {"text": "Hi"}), "audio-stop")
+            if events[-1].type == "audio-stop":
+                break
+            assert time.monotonic() < end_s, events[-1].data
+            time.sleep(0.2)
+        assert events[0].type == "audio-start"
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "Traceback" not in log
+    assert all(fault.times == 0 for fault in hub.faults)
+    for words in ("someone--tiny/cpu_int8: fetching", "building", "wrong bytes", "status 503"):
+        assert words in log

@@ -1,0 +1,214 @@
+import dataclasses
+import json
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wyoming_qwen3tts.errors import ManifestError
+from wyoming_qwen3tts.runtime.facts import (
+    MODEL_TYPES,
+    CodecIds,
+    GenerationDefaults,
+    ModelFacts,
+    TextIds,
+)
+from wyoming_qwen3tts.runtime.manifest import (
+    DEVICES,
+    FORMAT_VERSION,
+    BundleFile,
+    BundleSource,
+    Manifest,
+    QuantizationReport,
+    TalkerLayout,
+    read_manifest,
+)
+
+COUNTS = st.integers(0, 2**40)
+# onnxruntime sessions of other tests make this process flush subnormal numbers to zero.
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
+NAMES = st.text(string.printable + "äß中", max_size=12)
+
+
+def ids(kind):
+    names = [field.name for field in dataclasses.fields(kind)]
+    return st.builds(kind, **dict.fromkeys(names, COUNTS))
+
+
+GENERATION = st.builds(
+    GenerationDefaults,
+    do_sample=st.booleans(),
+    predictor_do_sample=st.booleans(),
+    temperature=NUMBERS,
+    top_p=NUMBERS,
+    repetition_penalty=NUMBERS,
+    predictor_temperature=NUMBERS,
+    predictor_top_p=NUMBERS,
+    top_k=COUNTS,
+    predictor_top_k=COUNTS,
+    max_new_tokens=COUNTS,
+)
+FACTS = st.builds(
+    ModelFacts,
+    model_type=st.sampled_from(MODEL_TYPES),
+    model_size=NAMES,
+    hidden_size=COUNTS,
+    num_code_groups=COUNTS,
+    codebook_size=COUNTS,
+    max_positions=COUNTS,
+    sample_rate_hz=COUNTS,
+    samples_per_frame=COUNTS,
+    text_ids=ids(TextIds),
+    codec_ids=ids(CodecIds),
+    languages=st.dictionaries(NAMES, COUNTS, max_size=2),
+    speakers=st.dictionaries(NAMES, COUNTS, max_size=2),
+    dialects=st.dictionaries(NAMES, NAMES, max_size=2),
+    generation=GENERATION,
+)
+MANIFESTS = st.builds(
+    Manifest,
+    format_version=st.just(FORMAT_VERSION),
+    name=NAMES,
+    device=st.sampled_from(DEVICES),
+    recipe=NAMES,
+    precision=st.dictionaries(NAMES, st.dictionaries(NAMES, NAMES, max_size=2), max_size=2),
+    facts=FACTS,
+    talker=st.builds(
+        TalkerLayout,
+        num_layers=COUNTS,
+        num_kv_heads=COUNTS,
+        head_size=COUNTS,
+        max_positions=COUNTS,
+        cache_type=st.sampled_from(["float32", "float16"]),
+    ),
+    source=st.builds(
+        BundleSource,
+        repo=st.none() | NAMES,
+        revision=st.none() | NAMES,
+        model_sha256=NAMES,
+    ),
+    builder_version=NAMES,
+    files=st.lists(st.builds(BundleFile, path=NAMES, bytes=COUNTS, sha256=NAMES), max_size=2).map(
+        tuple
+    ),
+    quantization=st.lists(
+        st.builds(
+            QuantizationReport,
+            component=NAMES,
+            part=NAMES,
+            precision=NAMES,
+            num_tensors=COUNTS,
+            snr_db=NUMBERS,
+            lowest_snr_db=NUMBERS,
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(MANIFESTS)
+def test_round_trip(manifest):
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@pytest.fixture
+def values():
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name="a",
+        device="cpu",
+        recipe="int8",
+        precision={"talker": {"layers": "int8"}},
+        facts=ModelFacts(
+            model_type="base",
+            model_size="0.6B",
+            hidden_size=1,
+            num_code_groups=16,
+            codebook_size=2,
+            max_positions=3,
+            sample_rate_hz=4,
+            samples_per_frame=5,
+            text_ids=TextIds(*range(6)),
+            codec_ids=CodecIds(*range(7)),
+            languages={"german": 1},
+            speakers={},
+            dialects={},
+            generation=GenerationDefaults(True, 0.9, 50, 1.0, 1.05, True, 0.9, 50, 1.0, 8192),
+        ),
+        talker=TalkerLayout(1, 2, 3, 4, "float32"),
+        source=BundleSource(None, None, "abc"),
+        builder_version="1",
+        files=(BundleFile("x.onnx", 1, "abc"),),
+        quantization=(QuantizationReport("talker", "layers", "int8", 1, 44.0, 43.0),),
+    )
+    return json.loads(manifest.to_json())
+
+
+def parse(values):
+    return Manifest.from_json(json.dumps(values), "manifest.json")
+
+
+def test_whole_numbers_are_welcome_where_fractions_may_be(values):
+    values["quantization"][0]["snr_db"] = 44
+    assert parse(values).quantization[0].snr_db == 44.0
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["surprise"], 1, "unknown key 'surprise'"),
+        (["facts", "surprise"], 1, "facts has the unknown key 'surprise'"),
+        (["files", 0, "surprise"], 1, r"files\[0\] has the unknown key"),
+        (["name"], 3, "name is 3"),
+        (["device"], "toaster", "device is 'toaster'"),
+        (["facts", "hidden_size"], True, "hidden_size is True"),
+        (["facts", "hidden_size"], 1.0, "hidden_size is 1.0"),
+        (["facts", "languages"], [], "languages"),
+        (["facts", "languages", "german"], "x", r"languages\.german is 'x'"),
+        (["facts", "generation", "do_sample"], 1, "do_sample is 1"),
+        (["files"], {}, "files"),
+        (["files", 0], "x", r"files\[0\] is 'x'"),
+        (["source", "repo"], 5, "repo is 5"),
+        (["quantization", 0, "snr_db"], float("inf"), "no JSON"),
+        (["quantization", 0, "snr_db"], float("nan"), "no JSON"),
+    ],
+)
+def test_wrong_values_name_their_key(values, path, value, message):
+    section = values
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1]] = value
+    with pytest.raises(ManifestError, match=message) as caught:
+        parse(values)
+    assert "build the bundle again" in str(caught.value)
+
+
+def test_every_missing_key_is_named(values):
+    for key in values.keys() - {"format_version"}:
+        broken = {name: value for name, value in values.items() if name != key}
+        with pytest.raises(ManifestError, match=key):
+            parse(broken)
+
+
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, None, "1"])
+def test_other_format_versions_are_refused_before_anything_else(version):
+    with pytest.raises(ManifestError, match=r"format version.*build the bundle again"):
+        parse({"format_version": version, "unknown": 1})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\0"])
+def test_other_texts_are_refused(text):
+    with pytest.raises(ManifestError, match=r"manifest\.json"):
+        Manifest.from_json(text)
+
+
+def test_files_are_read_and_named(tmp_path, values):
+    (tmp_path / "manifest.json").write_text(json.dumps(values), encoding="utf-8")
+    assert read_manifest(tmp_path).name == "a"
+    with pytest.raises(ManifestError, match="absent"):
+        read_manifest(tmp_path / "absent")
+    (tmp_path / "manifest.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ManifestError, match="cannot be read"):
+        read_manifest(tmp_path)

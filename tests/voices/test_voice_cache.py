@@ -1,0 +1,360 @@
+"""Voices are encoded once, kept, and encoded anew when a clip, a model or the kept file changes."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.voice_fixtures import (
+    CODEBOOK_SIZE,
+    FACTS,
+    NUM_GROUPS,
+    TRANSCRIPT,
+    CountingEncoders,
+    clip_bytes,
+    encoding_model,
+    write_voice,
+)
+from wyoming_qwen3tts.errors import VoiceError
+from wyoming_qwen3tts.runtime.manifest import read_manifest
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
+from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.voice import DesignedVoice, IclVoice, XVectorVoice
+from wyoming_qwen3tts.voices import voice_cache
+from wyoming_qwen3tts.voices.clips import add_continuation_silence, load_reference_clip
+from wyoming_qwen3tts.voices.library import VoiceLibrary
+from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind
+
+CLIP = clip_bytes()
+IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def encoders() -> CountingEncoders:
+    return CountingEncoders()
+
+
+@pytest.fixture
+def anna(tmp_path: Path) -> Path:
+    return write_voice(tmp_path, "en/anna", ref_wav=CLIP, ref_txt=TRANSCRIPT)
+
+
+def prepare(
+    data_dir: Path, encoders: CountingEncoders, encoder_id: str = "", model: str = "base"
+) -> IclVoice | XVectorVoice:
+    """Prepare the one voice with a library that has nothing in memory yet."""
+    library = VoiceLibrary([data_dir])
+    voice = library.prepare(library.find("anna"), encoding_model(encoders, model), encoder_id)
+    assert isinstance(voice, IclVoice | XVectorVoice)
+    return voice
+
+
+def cache_files(directory: Path) -> list[Path]:
+    return sorted((directory / ".cache").iterdir())
+
+
+class TestPrepare:
+    def test_an_icl_voice(self, tmp_path: Path, anna: Path, encoders: CountingEncoders) -> None:
+        voice = prepare(tmp_path, encoders)
+        assert isinstance(voice, IclVoice)
+        assert voice.reference_text == TRANSCRIPT
+        # Two seconds, ending in half a second of silence for the codes.
+        assert encoders.last_num_samples > 2.4 * FACTS.sample_rate_hz
+        num_frames = -(-encoders.last_num_samples // FACTS.samples_per_frame)
+        assert voice.reference_codes.shape == (num_frames, NUM_GROUPS)
+
+    def test_an_x_vector_voice_needs_no_codes(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        (anna / "ref.txt").unlink()
+        assert isinstance(prepare(tmp_path, encoders), XVectorVoice)
+        assert (encoders.num_embedded, encoders.num_encoded) == (1, 0)
+
+    def test_a_designed_voice_needs_no_encoder(self, tmp_path: Path) -> None:
+        write_voice(tmp_path, "en/anna", instruct_txt="warm")
+        library = VoiceLibrary([tmp_path])
+        voice = library.prepare(library.find("anna"), encoding_model(None))
+        assert voice == DesignedVoice("warm")
+
+    def test_the_second_time_is_from_memory(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
+        first = library.prepare(library.find("anna"), model)
+        shutil.rmtree(anna / ".cache")
+        assert library.prepare(library.find("anna"), model) is first
+        assert encoders.num_embedded == 1
+
+    def test_after_a_restart_it_is_from_disk(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        first, second = prepare(tmp_path, encoders), prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 1
+        assert np.array_equal(first.x_vector, second.x_vector)
+        assert isinstance(first, IclVoice)
+        assert isinstance(second, IclVoice)
+        assert np.array_equal(first.reference_codes, second.reference_codes)
+
+    def test_writing_the_cache_is_no_change_of_the_voice(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        library = VoiceLibrary([tmp_path])
+        before = library.find("anna")
+        library.prepare(before, encoding_model(encoders))
+        assert library.find("anna") is before
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda directory: (directory / "ref.wav").write_bytes(clip_bytes(seed=2)),
+            lambda directory: (directory / "ref.txt").write_text(f"Oh! {TRANSCRIPT}"),
+            lambda directory: (directory / "ref.txt").unlink(),
+        ],
+    )
+    def test_another_clip_or_transcript_is_encoded_anew(
+        self,
+        tmp_path: Path,
+        anna: Path,
+        encoders: CountingEncoders,
+        change: Callable[[Path], object],
+    ) -> None:
+        library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
+        first = library.prepare(library.find("anna"), model)
+        change(anna)
+        assert library.prepare(library.find("anna"), model) is not first
+        assert encoders.num_embedded == 2
+
+    @pytest.mark.parametrize(("encoder_id", "model"), [("other", "base"), ("", "other")])
+    def test_another_model_has_its_own_encoding(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders, encoder_id: str, model: str
+    ) -> None:
+        prepare(tmp_path, encoders)
+        prepare(tmp_path, encoders, encoder_id, model)
+        prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 2
+        assert len(cache_files(anna)) == 2
+
+    def test_a_model_without_encoders(self, tmp_path: Path, anna: Path) -> None:
+        library = VoiceLibrary([tmp_path])
+        with pytest.raises(VoiceError, match="use a Base model"):
+            library.prepare(library.find("anna"), encoding_model(None))
+
+    def test_encoders_that_fail_or_give_nonsense(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        encoders.error = RuntimeError("no memory")
+        with pytest.raises(
+            VoiceError, match="anna cannot be used: The model base failed at the clip: no memory"
+        ):
+            prepare(tmp_path, encoders)
+        encoders.error, encoders.is_broken = None, True
+        with pytest.raises(VoiceError, match="no usable numbers"):
+            prepare(tmp_path, encoders)
+        assert not (anna / ".cache").exists()
+
+    def test_an_unusable_voice(self, tmp_path: Path, encoders: CountingEncoders) -> None:
+        write_voice(tmp_path, "en/anna", ref_wav=b"noise")
+        library = VoiceLibrary([tmp_path])
+        with pytest.raises(VoiceError, match="cannot be used"):
+            library.prepare(library.scan()[0], encoding_model(encoders))
+
+    def test_a_clip_that_broke_since_the_scan(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        library = VoiceLibrary([tmp_path])
+        entry = library.find("anna")
+        (anna / "ref.wav").write_bytes(b"noise")
+        with pytest.raises(VoiceError, match="no recording"):
+            library.prepare(entry, encoding_model(encoders))
+
+
+class TestDamagedCache:
+    def test_any_changed_byte_is_noticed_and_mended(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        first = prepare(tmp_path, encoders)
+        (file,) = cache_files(anna)
+        good = file.read_bytes()
+        positions = [*range(0, len(good), 37), 64, 65, len(good) - 1]
+        for count, position in enumerate(positions, 2):
+            damaged = bytearray(good)
+            damaged[position] ^= 0x04
+            file.write_bytes(damaged)
+            again = prepare(tmp_path, encoders)
+            assert encoders.num_embedded == count, position
+            assert np.array_equal(first.x_vector, again.x_vector)
+            assert file.read_bytes() == good
+
+    @pytest.mark.parametrize("kept", [0, 1, 64, 65, 100, 200, -1])
+    def test_a_file_cut_short(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders, kept: int
+    ) -> None:
+        prepare(tmp_path, encoders)
+        (file,) = cache_files(anna)
+        file.write_bytes(file.read_bytes()[:kept])
+        prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 2
+
+    def test_a_huge_file_and_a_folder_in_its_place(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        prepare(tmp_path, encoders)
+        (file,) = cache_files(anna)
+        with file.open("r+b") as opened:
+            opened.truncate(2**33)
+        prepare(tmp_path, encoders)
+        assert file.stat().st_size < 10_000
+        file.unlink()
+        file.mkdir()
+        prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 3
+
+    @pytest.mark.parametrize("what", ["x_vector", "codes", "range", "infinite"])
+    def test_a_well_formed_file_that_does_not_fit_the_model(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders, what: str
+    ) -> None:
+        voice = prepare(tmp_path, encoders)
+        assert isinstance(voice, IclVoice)
+        (file,) = cache_files(anna)
+        x_vector, codes = voice.x_vector.copy(), voice.reference_codes.copy()
+        match what:
+            case "x_vector":
+                x_vector = x_vector[:-1]
+            case "codes":
+                codes = codes[:, :-1]
+            case "range":
+                codes[0, 0] = CODEBOOK_SIZE
+            case _:
+                x_vector[0] = np.inf
+        wrong = voice_cache.EncodedClip(x_vector, codes)
+        assert voice_cache.store(anna, file.stem, wrong)
+        prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 2
+
+    @given(content=st.binary(max_size=300))
+    @settings(
+        max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    )
+    def test_any_bytes_are_as_good_as_no_file(self, tmp_path: Path, content: bytes) -> None:
+        folder = tmp_path / ".cache"
+        folder.mkdir(exist_ok=True)
+        (folder / "key.clip").write_bytes(content)
+        assert voice_cache.load(tmp_path, "key", FACTS, has_codes=True) is None
+
+    @given(st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
+    @settings(
+        max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    )
+    def test_what_is_stored_is_loaded(
+        self, tmp_path: Path, num_frames: int, has_codes: bool, seed: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        x_vector = rng.standard_normal(FACTS.hidden_size).astype(np.float32)
+        codes = rng.integers(0, CODEBOOK_SIZE, (num_frames, NUM_GROUPS)) if has_codes else None
+        assert voice_cache.store(tmp_path, "key", voice_cache.EncodedClip(x_vector, codes))
+        loaded = voice_cache.load(tmp_path, "key", FACTS, has_codes=has_codes)
+        assert loaded is not None
+        assert np.array_equal(loaded.x_vector, x_vector)
+        assert (loaded.codes is None) == (codes is None)
+        assert codes is None or np.array_equal(loaded.codes, codes)
+
+    def test_a_linked_cache_is_not_followed(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (anna / ".cache").symlink_to(outside)
+        prepare(tmp_path, encoders)
+        prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 2
+        assert list(outside.iterdir()) == []
+
+    def test_where_nothing_can_be_written_memory_serves(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        (anna / ".cache").write_text("in the way")
+        library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
+        first = library.prepare(library.find("anna"), model)
+        assert library.prepare(library.find("anna"), model) is first
+        assert encoders.num_embedded == 1
+
+    def test_a_killed_write_leaves_the_old_state_and_is_swept(
+        self,
+        tmp_path: Path,
+        anna: Path,
+        encoders: CountingEncoders,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", killed)
+            patch.setattr(Path, "unlink", lambda *_, **__: None)
+            with pytest.raises(KeyboardInterrupt):
+                prepare(tmp_path, encoders)
+        (part,) = cache_files(anna)
+        os.utime(part, (0, 0))
+        prepare(tmp_path, encoders)
+        assert encoders.num_embedded == 2
+        assert [file.suffix for file in cache_files(anna)] == [".clip"]
+
+    def test_old_encodings_do_not_pile_up(
+        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
+    ) -> None:
+        for index in range(12):
+            prepare(tmp_path, encoders, encoder_id=str(index))
+        assert len(cache_files(anna)) == 8
+
+
+class TestRealModel:
+    def test_a_library_voice_speaks(
+        self, tmp_path: Path, anna: Path, tiny_model: Callable[..., SpeechModel]
+    ) -> None:
+        model = tiny_model("0.6B-base")
+        assert model.speaker_encoder is not None
+        assert model.codec_encoder is not None
+        library = VoiceLibrary([tmp_path])
+        voice = library.prepare(library.find("anna"), model)
+        assert isinstance(voice, IclVoice)
+        clip = load_reference_clip(anna / "ref.wav", model.facts.sample_rate_hz)
+        padded = add_continuation_silence(clip, model.facts.sample_rate_hz)
+        assert np.array_equal(voice.x_vector, model.speaker_encoder.embed(clip))
+        assert np.array_equal(voice.reference_codes, model.codec_encoder.encode(padded))
+
+        options = replace(default_options(model.facts.generation, seed=1), max_frames=4)
+        # From disk it is the same voice: the same codes are spoken.
+        again = VoiceLibrary([tmp_path]).prepare(library.find("anna"), model)
+        spoken = [
+            np.concatenate(
+                [
+                    chunk.samples
+                    for chunk in Synthesizer(model).stream(
+                        SynthesisRequest("Hello.", each, options)
+                    )
+                ]
+            )
+            for each in (voice, again)
+        ]
+        assert len(spoken[0]) > 0
+        assert np.array_equal(*spoken)
+
+    def test_bundles_with_the_same_encoders_share_an_encoding(
+        self, tiny_bundle: Callable[..., Path]
+    ) -> None:
+        base = read_manifest(tiny_bundle("0.6B-base"))
+        other = read_manifest(tiny_bundle("1.7B-base"))
+        assert voice_cache.encoder_id(base) == voice_cache.encoder_id(replace(base, recipe="int8"))
+        assert voice_cache.encoder_id(base) != voice_cache.encoder_id(other)
+
+
+def test_a_voice_can_be_made_by_hand(tmp_path: Path) -> None:
+    voice = LibraryVoice("anna", "en", VoiceKind.DESIGNED, tmp_path, text="warm")
+    assert VoiceLibrary([]).prepare(voice, encoding_model(None)) == DesignedVoice("warm")

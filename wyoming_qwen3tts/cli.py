@@ -1,0 +1,150 @@
+"""The command line: serves, or hands over to a subcommand."""
+
+import argparse
+import difflib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from wyoming_qwen3tts import __version__
+from wyoming_qwen3tts import config as server_config
+from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
+from wyoming_qwen3tts.log_writer import LogWriter
+from wyoming_qwen3tts.paths import default_data_dirs
+
+PROGRAM: Final = "wyoming-qwen3tts"
+
+COMMANDS: Final = {
+    "build": ("wyoming_qwen3tts.builder.cli", "build a model bundle from an official checkpoint"),
+    "models": ("wyoming_qwen3tts.commands.models", "list, fetch, build, check models"),
+    "say": ("wyoming_qwen3tts.commands.say", "speak a text into a file or a pipe"),
+    "status": ("wyoming_qwen3tts.commands.status", "show models, memory, speed, and what is wrong"),
+    "verify": ("wyoming_qwen3tts.builder.verify.cli", "check a bundle, and compare its results"),
+    "voice": ("wyoming_qwen3tts.commands.voice", "add, list, check, remove, design voices"),
+    "voices": ("wyoming_qwen3tts.commands.voices", "list the voices"),
+}
+"""Subcommand -> the module with ``add_arguments(parser)`` and ``run(arguments) -> int``, and help.
+
+A module is imported only when its command is chosen: serving must not need what building needs.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in arguments
+    try:
+        if arguments and arguments[0] in COMMANDS:
+            return _run_command(arguments[0], arguments[1:])
+        return _serve(arguments)
+    except Qwen3TTSError as error:
+        if is_debug:
+            logging.getLogger(__name__).debug("Where it happened", exc_info=error)
+        print(f"error: {error or error.code}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read the output has read enough; Python must not fail again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        if is_debug:
+            logging.getLogger(__name__).debug("Where it happened", exc_info=error)
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run_command(name: str, arguments: Sequence[str]) -> int:
+    module_name, help_line = COMMANDS[name]
+    try:
+        module: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{name} needs the package {error.name}, which is not installed; "
+            "pip install 'wyoming-qwen3tts[build]' brings what building needs"
+        ) from error
+    # A command may have a --debug of its own, which then takes the place of this one.
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} {name}",
+        description=f"{help_line[0].upper()}{help_line[1:]}.",
+        conflict_handler="resolve",
+    )
+    parser.add_argument("--debug", action="store_true", help="log debug messages and tracebacks")
+    module.add_arguments(parser)
+    if name == "build":
+        # The builder must not import the server, but a bundle shall lie where the server looks.
+        parser.set_defaults(data_dir=default_data_dirs()[0])
+    parsed = parser.parse_args(arguments)
+    set_up_logging(is_debug=bool(parsed.debug), log_format=logging.BASIC_FORMAT)
+    code: int = module.run(parsed)
+    return code
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    parser = make_parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest:
+        parser.error(_explain(rest[0]))
+    # Warnings about the settings come before the settings are known.
+    set_up_logging(is_debug=False, log_format=logging.BASIC_FORMAT)
+    config = server_config.load_config(parsed, os.environ)
+    set_up_logging(is_debug=config.debug, log_format=config.log_format, in_background=True)
+    from wyoming_qwen3tts.app import serve
+
+    serve(config)
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags that serve."""
+    commands = "\n".join(f"  {name:8} {help_line}" for name, (_, help_line) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} [FLAG ...]\n       {PROGRAM} {{{','.join(COMMANDS)}}} ...",
+        description="Wyoming text-to-speech server for the Qwen3-TTS models.",
+        epilog=f"commands (each has its own --help):\n{commands}",
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    server_config.add_flags(parser)
+    return parser
+
+
+def set_up_logging(*, is_debug: bool, log_format: str, in_background: bool = False) -> None:
+    """Send log lines to the standard error stream: standard output may be the wire.
+
+    Args:
+        is_debug: Whether to log debug messages.
+        log_format: As the module ``logging`` takes it.
+        in_background: Nobody who logs waits for whoever reads.
+    """
+    level = logging.DEBUG if is_debug else logging.INFO
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if in_background:
+        with suppress(OSError, AttributeError):  # a stream may have no descriptor, or be none
+            handler = LogWriter(sys.stderr.fileno())
+    logging.basicConfig(level=level, format=log_format, handlers=[handler], force=True)
+
+
+def _explain(unknown: str) -> str:
+    if unknown in COMMANDS:
+        return f"the command comes first: {PROGRAM} {unknown} ..."
+    if unknown.startswith("-"):
+        near = difflib.get_close_matches(unknown.split("=")[0], server_config.flag_names(), n=1)
+        return f"unknown flag {unknown}" + (f"; did you mean {near[0]}?" if near else "")
+    near = difflib.get_close_matches(unknown, COMMANDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+    return f"unknown command {unknown!r}; {hint}"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves the list of commands as it is, and gives long flags their room."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=100)

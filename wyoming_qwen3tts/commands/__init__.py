@@ -1,0 +1,1 @@
+"""The subcommands, thin on top of the other rooms."""

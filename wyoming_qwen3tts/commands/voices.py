@@ -1,0 +1,50 @@
+"""``voices``: a table of the voices that the installed models offer."""
+
+import argparse
+import json
+from pathlib import Path
+
+from wyoming_qwen3tts.models.bundles import find_bundle
+from wyoming_qwen3tts.models.installer import installed_models
+from wyoming_qwen3tts.paths import default_data_dirs
+from wyoming_qwen3tts.voices.catalog import Catalogue, CatalogueVoice
+from wyoming_qwen3tts.voices.library import VoiceLibrary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``voices``."""
+    parser.add_argument("--model", metavar="BUNDLE", help="only the voices of this model")
+    parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table.
+
+    Raises:
+        Qwen3TTSError: A model is not installed or cannot be used.
+    """
+    data_dirs = args.data_dir or default_data_dirs()
+    bundles = (
+        installed_models(data_dirs) if args.model is None else [find_bundle(args.model, data_dirs)]
+    )
+    voices = Catalogue(bundles, VoiceLibrary(data_dirs), {}).voices()
+    if args.json:
+        print(json.dumps([_row(voice) for voice in voices], indent=2, ensure_ascii=False))
+        return 0
+    rows = [["VOICE", "LANGUAGES", "MODEL", "DESCRIPTION"]]
+    rows += [list(_row(voice).values()) for voice in voices]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def _row(voice: CatalogueVoice) -> dict[str, str]:
+    return {
+        "voice": voice.info.name,
+        "languages": " ".join(voice.info.languages),
+        "model": voice.bundle.reference,
+        "description": voice.info.description,
+    }

@@ -1,0 +1,59 @@
+"""The one door through which the protocol sees synthesis.
+
+``server`` implements :class:`SpeechBackend`; tests of this package use a fake.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wyoming_qwen3tts.audio import AudioChunk
+
+
+@dataclass(frozen=True)
+class VoiceInfo:
+    """A voice as clients see it."""
+
+    name: str
+    """Unique id that clients send back."""
+    description: str
+    languages: tuple[str, ...]
+    """Plain two-letter codes."""
+    speakers: tuple[str, ...] = ()
+    """Names of the styles that the voice offers."""
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """What a client asked for, before any of it was looked up."""
+
+    voice: str | None = None
+    language: str | None = None
+    """As the client spelt it: "de", "de-DE", "German"."""
+    speaker: str | None = None
+    """A style name, or an instruction in free words."""
+
+
+class SpeechBackend(Protocol):
+    """Turns requests into audio."""
+
+    async def voices(self) -> Sequence[VoiceInfo]:
+        """Return the voices that can be asked for now; quick, also while synthesis runs."""
+
+    def stream(
+        self, request: SpeechRequest, text: AsyncIterator[str]
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Speak text that may still be arriving.
+
+        ``text`` yields pieces cut anywhere and ends when the text is complete. Closing the returned
+        generator early (``aclose``, or cancelling the task that waits for it) cancels the synthesis
+        within a frame. Text with nothing to say yields a short silence, never nothing. All chunks
+        have the same sample rate. The caller takes chunks as slowly as its client reads them: an
+        implementation makes nobody else wait for that.
+
+        Raises:
+            RequestError: The voice does not exist, or the model cannot do what is asked.
+            BusyError: Too many requests are waiting.
+            SynthesisError: The model failed.
+        """

@@ -1,0 +1,134 @@
+"""Wyoming synthesize events -> :class:`SpeechRequest`, with every field checked.
+
+The events' data is read directly: the wyoming classes drop the language where there is a name and
+the speaker where there is none, and raise anything from KeyError to AttributeError on wrong types.
+"""
+
+import asyncio
+import reprlib
+from collections import deque
+from typing import Any
+
+from wyoming.event import Event
+
+from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.protocol.backend import SpeechRequest
+from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+
+
+def read_request(event: Event, limits: ConnectionLimits) -> SpeechRequest:
+    """Return what a ``synthesize`` or ``synthesize-start`` event asks for, without the text.
+
+    Raises:
+        RequestError: A field has the wrong type or is too long.
+    """
+    voice = event.data.get("voice")
+    if voice is None:
+        voice = {}
+    if not isinstance(voice, dict):
+        raise RequestError(
+            f"voice must be an object with name, language and speaker, not {reprlib.repr(voice)}"
+        )
+    context = event.data.get("context")
+    if context is not None and not isinstance(context, dict):
+        raise RequestError(f"context must be an object, not {reprlib.repr(context)}")
+    return SpeechRequest(
+        voice=_read_name(voice, "name", limits),
+        language=_read_name(voice, "language", limits),
+        speaker=_read_name(voice, "speaker", limits),
+    )
+
+
+def read_text(event: Event) -> str:
+    """Return the text of a ``synthesize`` or ``synthesize-chunk`` event.
+
+    Raises:
+        RequestError: There is none.
+    """
+    text = event.data.get("text")
+    if not isinstance(text, str):
+        raise RequestError(f"the text of {event.type} must be a text, not {reprlib.repr(text)}")
+    return without_surrogates(text)
+
+
+def without_surrogates(text: str) -> str:
+    r"""Return text that can be encoded: pairs of surrogates joined, lone ones replaced.
+
+    JSON may carry lone surrogates (``"\ud800"``); neither a tokenizer nor UTF-8 takes them.
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class IncomingText:
+    """The text of one request while it arrives: an asynchronous iterator over its pieces.
+
+    What has arrived since the last look comes as one piece. Used by one reader and one writer in
+    the same event loop.
+    """
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        """Take at most ``limits.max_text_chars`` characters in all."""
+        self._limit = limits.max_text_chars
+        self._num_chars = 0
+        self._pieces: deque[str] = deque()
+        self._has_ended = False
+        self._changed = asyncio.Event()
+
+    def add(self, piece: str) -> None:
+        """Append text.
+
+        Raises:
+            RequestError: The whole text is too long.
+        """
+        self._num_chars += len(piece)
+        if self._num_chars > self._limit:
+            raise RequestError(
+                f"the text has more than {self._limit} characters; send it in several requests"
+            )
+        if piece:
+            self._pieces.append(piece)
+            self._changed.set()
+
+    def end(self) -> None:
+        """Say that the text is complete."""
+        self._has_ended = True
+        self._changed.set()
+
+    @property
+    def has_ended(self) -> bool:
+        """The text is complete."""
+        return self._has_ended
+
+    @property
+    def num_waiting_chars(self) -> int:
+        """Characters that have arrived and were not taken yet."""
+        return sum(map(len, self._pieces))
+
+    def __aiter__(self) -> "IncomingText":
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._pieces:
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        piece = "".join(self._pieces)
+        self._pieces.clear()
+        return piece
+
+
+def _read_name(voice: dict[str, Any], key: str, limits: ConnectionLimits) -> str | None:
+    value = voice.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise RequestError(f"the {key} of a voice must be a text, not {reprlib.repr(value)}")
+    if len(value) > limits.max_name_chars:
+        raise RequestError(
+            f"the {key} of a voice has {len(value)} characters; at most {limits.max_name_chars} "
+            "are taken"
+        )
+    return without_surrogates(value)

@@ -1,1 +1,0 @@
-"""Composition: flags, files and threads."""
