@@ -30,7 +30,7 @@ def measure_ranges(path: Path, num_groups: int, codebook_size: int) -> dict[str,
     Returns:
         The range of every observed convolution's input, by the name of its state.
     """
-    session = open_session(path, num_threads=os.cpu_count() or 1)
+    session = open_session(path, num_threads=len(os.sched_getaffinity(0)))
     outputs = [value.name for value in session.get_outputs()]
     state = _initial_state(session)
     ranges: dict[str, ValueRange] = {}

@@ -36,6 +36,7 @@ HIGH_PREFIX: Final = "high_"
 _MIN_WIDTH_FOR_SEPARATE_PRODUCTS: Final = 256
 _LEVELS_ABOVE_LOWEST = 255
 _LARGEST_WEIGHT = 127
+_WEIGHT_ZERO_POINT = 128
 _SMALLEST_RANGE = 1e-6
 
 
@@ -185,10 +186,13 @@ class QuantizedConvolution:
         steps = largest / _LARGEST_WEIGHT
         rounded = np.rint(weight / steps[:, None])
         weights = [
-            graph.weight(f"{site.name}.weight", rounded.T.astype(np.int8)),
+            # Unsigned: AVX2 without VNNI adds pairs of unsigned times signed products in 16 bits
+            # and saturates. Unsigned times unsigned is exact on all processors.
+            graph.weight(f"{site.name}.weight", (rounded.T + _WEIGHT_ZERO_POINT).astype(np.uint8)),
             scale,
             graph.weight(f"{site.name}.steps", float32(steps)),
             zero_point,
+            graph.constant(_WEIGHT_ZERO_POINT, np.uint8),
         ]
         return graph.op("MatMulIntegerToFloat", [integers, *weights], domain=MICROSOFT_DOMAIN)
 
