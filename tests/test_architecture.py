@@ -34,8 +34,6 @@ ALLOWED: dict[str, set[str]] = {
     "paths": set(),
     "files": set(),
     "machine": set(),
-    "loop_failures": set(),
-    "log_writer": set(),
     "text": {"arrays", "errors"},
     "runtime": {"arrays", "errors"},
     "synthesis": {"arrays", "errors", "audio", "runtime"},
@@ -46,8 +44,8 @@ ALLOWED: dict[str, set[str]] = {
     "engine": LEAVES | ENGINE_SIDE,
     "monitoring": LEAVES | {"engine", "models", "protocol"},
     "commands": LEAVES | ENGINE_SIDE,
-    "app": LEAVES | ENGINE_SIDE | {"loop_failures"},
-    "cli": LEAVES | {"log_writer", "app", "commands"},
+    "app": LEAVES | ENGINE_SIDE,
+    "cli": LEAVES | {"app", "commands"},
 }
 """Top-level module or room -> what it may import besides itself."""
 

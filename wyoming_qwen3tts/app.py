@@ -7,29 +7,21 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.config import ServerConfig
-from wyoming_qwen3tts.loop_failures import LoopFailures
-from wyoming_qwen3tts.machine import descriptors_for, return_large_blocks
+from wyoming_qwen3tts.machine import configure_malloc
 from wyoming_qwen3tts.monitoring.health import HasStatus, StatusPages
 from wyoming_qwen3tts.monitoring.http import HttpEndpoint
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.monitoring.zeroconf import announced
 from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest, VoiceInfo
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.networks import AllowedNetworks
 from wyoming_qwen3tts.protocol.server import Listener, parse_uri
 
 _LOGGER = logging.getLogger(__name__)
-
-_OTHER_DESCRIPTORS: Final = 192
-"""For models, voices, downloads and pages, and for a rush of clients that are sent away."""
-_FEWEST_CONNECTIONS: Final = 8
 
 SourceFactory = Callable[[ServerConfig], AbstractAsyncContextManager[SpeechBackend]]
 """Gives the speech source of a server; its context ends with the server."""
@@ -94,7 +86,6 @@ class Server:
             BundleError: A model cannot be used.
         """
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(LoopFailures())
         main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number, main)
@@ -115,7 +106,7 @@ class Server:
         listener = Listener(
             config.uri,
             source,
-            _within_descriptors(config.limits),
+            config.limits,
             supports_streaming=config.streaming,
             networks=networks,
             on_error=self._figures.count_error,
@@ -173,7 +164,7 @@ def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> N
         ConfigError: A setting cannot be used.
         BundleError: A model cannot be used.
     """
-    return_large_blocks()
+    configure_malloc()
     figures = Metrics()
 
     async def run() -> None:
@@ -182,22 +173,6 @@ def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> N
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run())
-
-
-def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
-    """Return the limits with as many connections as the system has descriptors for."""
-    allowed = descriptors_for(limits.max_connections + _OTHER_DESCRIPTORS)
-    num_connections = max(allowed - _OTHER_DESCRIPTORS, _FEWEST_CONNECTIONS)
-    if num_connections >= limits.max_connections:
-        return limits
-    _LOGGER.warning(
-        "The system allows %d open files, so no more than %d clients may be connected at once, "
-        "not %d; raise its limit (ulimit -n) or lower limits.max_connections",
-        allowed,
-        num_connections,
-        limits.max_connections,
-    )
-    return replace(limits, max_connections=num_connections)
 
 
 def _serving(

@@ -7,13 +7,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts import config as server_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
-from wyoming_qwen3tts.log_writer import LogWriter
 from wyoming_qwen3tts.paths import default_data_dirs
 
 PROGRAM: Final = "wyoming-qwen3tts"
@@ -93,7 +91,7 @@ def _serve(arguments: Sequence[str]) -> int:
     # Warnings about the settings come before the settings are known.
     set_up_logging(is_debug=False, log_format=logging.BASIC_FORMAT)
     config = server_config.load_config(parsed, os.environ)
-    set_up_logging(is_debug=config.debug, log_format=config.log_format, in_background=True)
+    set_up_logging(is_debug=config.debug, log_format=config.log_format)
     from wyoming_qwen3tts.app import serve
 
     serve(config)
@@ -116,19 +114,15 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def set_up_logging(*, is_debug: bool, log_format: str, in_background: bool = False) -> None:
+def set_up_logging(*, is_debug: bool, log_format: str) -> None:
     """Send log lines to the standard error stream: standard output may be the wire.
 
     Args:
         is_debug: Whether to log debug messages.
         log_format: As the module ``logging`` takes it.
-        in_background: Nobody who logs waits for whoever reads.
     """
     level = logging.DEBUG if is_debug else logging.INFO
-    handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if in_background:
-        with suppress(OSError, AttributeError):  # a stream may have no descriptor, or be none
-            handler = LogWriter(sys.stderr.fileno())
+    handler = logging.StreamHandler(sys.stderr)
     logging.basicConfig(level=level, format=log_format, handlers=[handler], force=True)
 
 

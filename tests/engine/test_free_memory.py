@@ -34,8 +34,8 @@ def test_free_pages_between_those_in_use_go_back():
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for that")
 def test_large_blocks_go_back_as_soon_as_they_are_free():
     program = """
-from wyoming_qwen3tts.machine import resident_memory_bytes, return_large_blocks
-return_large_blocks()
+from wyoming_qwen3tts.machine import resident_memory_bytes, configure_malloc
+configure_malloc()
 bytes(30 << 20)  # is what teaches the C library to keep blocks of that size
 large = [b"x" * (1 << 20) for _ in range(40)]
 small = [bytes(1000) for _ in range(1000)]  # lie behind them

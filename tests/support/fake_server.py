@@ -17,7 +17,7 @@ def main() -> None:
     async def create_source(_config):
         yield FakeSpeechSource(frame_s=float(frame_s))
 
-    set_up_logging(is_debug=False, log_format="%(message)s", in_background=True)
+    set_up_logging(is_debug=False, log_format="%(message)s")
     serve(ServerConfig(uri=uri, limits=ConnectionLimits(shutdown_timeout_s=0.5)), create_source)
 
 
