@@ -1,62 +1,103 @@
-"""The measuring side: one process for one subject, so that memory and threads are its own.
+"""One process per subject, so that its memory and threads are its own.
 
-The process reads a line of JSON for each measurement and answers with one. While it waits, it uses
-no processor time, so several workers can take turns.
+The process reads a line of JSON for each measurement and answers with one. A worker of another
+checkout speaks the same protocol, so two versions can be measured in turns.
 """
 
 import importlib
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from script._benchmark.noise import CpuMeter, peak_rss_mb
-
-SUBJECTS: Final[Mapping[str, tuple[str, str]]] = {
-    "machine": ("machine", "MachineSubject"),
-    "speech": ("speech", "SpeechSubject"),
-    "published": ("published", "PublishedSubject"),
-    "component": ("components", "ComponentSubject"),
-    "codec_comparison": ("codec_comparison", "CodecComparisonSubject"),
+SUBJECTS: Final = {
+    "machine": "MachineSubject",
+    "speech": "SpeechSubject",
+    "peer": "PeerSubject",
 }
-"""Kind of subject -> its module and class.
+"""Kind of subject -> its class in ``subjects``; ``run(task, **arguments)`` measures once."""
 
-Only the subject's own module is imported, because what is imported counts as its memory. All take
-``num_threads`` and settings of their own; ``run`` takes a task and its arguments, carries out one
-measurement, and returns its figures, ready for JSON.
-"""
+# numpy must not start threads beside those that are measured.
+_SINGLE_THREADED: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+class WorkerError(Exception):
+    """A worker process ended; its own message is on standard error."""
+
+
+class Worker:
+    """The asking side of a worker process; a context manager."""
+
+    def __init__(self, checkout: Path, kind: str, **settings: Any) -> None:
+        """Start a worker with the code of a checkout; ``settings`` go to its subject."""
+        values = {
+            key: str(value) if isinstance(value, Path) else value for key, value in settings.items()
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "script._benchmark.worker", kind, json.dumps(values)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout), **_SINGLE_THREADED},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, task: str, **arguments: Any) -> dict[str, Any]:
+        """Return one measurement.
+
+        Raises:
+            WorkerError: The process ended.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None  # noqa: S101 - both are pipes
+        assert stdout is not None  # noqa: S101
+        line = ""
+        try:
+            stdin.write(json.dumps({"task": task, **arguments}) + "\n")
+            stdin.flush()
+            line = stdout.readline()
+        except BrokenPipeError:
+            pass
+        if not line:
+            raise WorkerError(f"A worker ended with status {self._process.wait()} at {task!r}.")
+        result: dict[str, Any] = json.loads(line)
+        return result
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one subject until standard input ends.
-
-    Args:
-        arguments: The kind of subject and its settings as JSON.
-    """
+    """Serve one subject until standard input ends."""
     kind, settings = arguments
-    # Whatever a library prints must not get between the answers.
+    # Library output must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    module, name = SUBJECTS[kind]
-    subject_class: Any = getattr(importlib.import_module(f"script._benchmark.{module}"), name)
-    subject = subject_class(**_with_paths(json.loads(settings)))
+    values = json.loads(settings)
+    subjects = importlib.import_module("script._benchmark.subjects")
+    subject: Any = getattr(subjects, SUBJECTS[kind])(**values)
     for line in sys.stdin:
         request = json.loads(line)
-        meter = CpuMeter()
-        figures = dict(subject.run(request.pop("task"), **request))
-        figures["foreign_cpu"] = meter.foreign_share()
-        figures["peak_rss_mb"] = peak_rss_mb()
-        print(json.dumps(figures), file=answers, flush=True)
+        result = dict(subject.run(request.pop("task"), **request))
+        result["peak_rss_mb"] = _peak_rss_mb()
+        print(json.dumps(result), file=answers, flush=True)
     return 0
 
 
-def _with_paths(settings: dict[str, Any]) -> dict[str, Any]:
-    """Turn the values of keys that end in ``directory`` into paths."""
-    return {
-        key: Path(value) if key.endswith("directory") else value for key, value in settings.items()
-    }
+def _peak_rss_mb() -> float | None:
+    """Peak resident memory; ``getrusage`` would report the parent's peak for a new process."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(fields["VmHWM"].split()[0]) * 1024 / 1e6
 
 
 if __name__ == "__main__":
