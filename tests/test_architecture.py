@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"arrays", "errors"},
     "synthesis": {"arrays", "errors", "audio", "runtime"},
     "builder": {"arrays", "errors", "files", "runtime.manifest", "runtime.facts"},
-    "protocol": LEAVES | {"text", "synthesis.voice", "synthesis.options"},
+    "protocol": LEAVES | {"text", "synthesis.request"},
     "voices": LEAVES | {"text", "synthesis", "runtime", "models", "engine", "protocol"},
     "models": LEAVES | {"runtime", "engine"},
     "engine": LEAVES | ENGINE_SIDE,

@@ -18,10 +18,16 @@ from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.runtime.facts import ModelFacts
 from wyoming_qwen3tts.runtime.session import open_session
 from wyoming_qwen3tts.runtime.speech_model import TalkerOutput
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
-from wyoming_qwen3tts.synthesis.playback import Playback
+from wyoming_qwen3tts.synthesis.request import (
+    DesignedVoice,
+    PresetSpeaker,
+    SynthesisRequest,
+    Voice,
+    XVectorVoice,
+    default_options,
+)
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice, XVectorVoice
+from wyoming_qwen3tts.synthesis.timing import Playback
 
 _NEVER: Final = -1e9
 _READ_BYTES: Final = 256 * 2**20  # far larger than any cache

@@ -27,13 +27,12 @@ from wyoming_qwen3tts.runtime.kv_cache import KVCache
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop, Lane, TrailingText
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
+from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.text_feed import TextFeed
-from wyoming_qwen3tts.synthesis.voice import PresetSpeaker
 
 PATIENCE_S = 10.0
 

@@ -13,20 +13,18 @@ from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.options import (
-    SynthesisOptions,
-    SynthesisRequest,
-    TextLayout,
-    default_options,
-)
-from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
     PresetSpeaker,
+    SynthesisOptions,
+    SynthesisRequest,
+    TextLayout,
     Voice,
     XVectorVoice,
+    default_options,
 )
+from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
 
 
 def open_product(checkpoint: Path, bundle: Path) -> SpeechModel:

@@ -9,14 +9,16 @@ from tests.oracle.language_model import OracleLanguageModel, OracleRequest
 from wyoming_qwen3tts.errors import RequestError, SynthesisError
 from wyoming_qwen3tts.runtime.sampling import SamplingOptions
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, TextLayout, default_options
-from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
     PresetSpeaker,
+    SynthesisRequest,
+    TextLayout,
     XVectorVoice,
+    default_options,
 )
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 TEXTS = ("Hello world, turn on the light", "It's ten o'clock; 23 degrees 中文。")
 MAX_FRAMES = 10

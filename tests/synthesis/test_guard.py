@@ -17,9 +17,8 @@ from wyoming_qwen3tts.synthesis.guard import (
     SpeechGuard,
     frame_budget,
 )
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import PresetSpeaker
 
 RATE_HZ = 24_000
 FRAME = 1920

@@ -7,9 +7,9 @@ import pytest
 
 from tests.synthesis.test_synthesizer import request, run_all
 from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop, Lane
-from wyoming_qwen3tts.synthesis.playback import Playback
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.timing import Playback
 
 PLENTY_S, LITTLE_S = 5.0, 0.1
 
@@ -20,7 +20,7 @@ class ScriptedPlayback(Playback):
     lead = LITTLE_S
 
     @property
-    def lead_s(self):
+    def buffered_s(self):
         return self.lead
 
 
@@ -66,7 +66,7 @@ def test_the_next_sentence_is_what_is_heard_as_soon_as_the_one_before_is_complet
     run_all(synthesizer, speeches)
     finished = [speech.timing.finished_s for speech in speeches]
     assert finished == sorted(finished)
-    assert playback.front == 3
+    assert playback.current == 3
 
 
 def test_two_answers_that_are_heard_now_share_the_steps(endless):

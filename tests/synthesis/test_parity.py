@@ -7,14 +7,16 @@ import pytest
 
 from tests.oracle.codec_decoder import OracleCodecDecoder
 from tests.oracle.language_model import OracleLanguageModel, OracleRequest
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, TextLayout, default_options
-from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
     PresetSpeaker,
+    SynthesisRequest,
+    TextLayout,
     XVectorVoice,
+    default_options,
 )
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 TEXTS = ["Hello world, turn on the light", "a", "", "It's ten o'clock; 23 degrees 中文。"]
 MAX_FRAMES = 39

@@ -2,8 +2,8 @@
 
 import pytest
 
-from wyoming_qwen3tts.synthesis import playback as module
-from wyoming_qwen3tts.synthesis.playback import Playback
+from wyoming_qwen3tts.synthesis import timing as module
+from wyoming_qwen3tts.synthesis.timing import Playback
 
 
 class Clock:
@@ -23,39 +23,39 @@ def clock(monkeypatch):
 def test_nothing_made_is_no_lead(clock):
     playback = Playback()
     clock.now_s += 5
-    assert playback.lead_s == 0
-    assert playback.front == 0
+    assert playback.buffered_s == 0
+    assert playback.current == 0
 
 
 def test_playing_starts_with_the_first_audio_and_goes_on(clock):
     playback = Playback()
-    playback.note_audio(0, 0.5)
-    assert playback.lead_s == pytest.approx(0.5)
+    playback.record_audio(0, 0.5)
+    assert playback.buffered_s == pytest.approx(0.5)
     clock.now_s += 0.3
-    assert playback.lead_s == pytest.approx(0.2)
-    playback.note_audio(0, 0.3)
+    assert playback.buffered_s == pytest.approx(0.2)
+    playback.record_audio(0, 0.3)
     clock.now_s += 0.6
-    assert playback.lead_s == pytest.approx(-0.1)
+    assert playback.buffered_s == pytest.approx(-0.1)
 
 
 def test_audio_of_a_later_utterance_counts_when_all_before_it_is_complete(clock):
     playback = Playback()
-    playback.note_audio(0, 1.0)
-    playback.note_audio(2, 4.0)
-    playback.note_audio(1, 2.0)
-    assert playback.lead_s == pytest.approx(1.0)
-    playback.note_end(2)
-    assert playback.front == 0
-    playback.note_end(0)
-    assert (playback.front, playback.lead_s) == (1, pytest.approx(3.0))
-    playback.note_end(1)
-    assert (playback.front, playback.lead_s) == (3, pytest.approx(7.0))
+    playback.record_audio(0, 1.0)
+    playback.record_audio(2, 4.0)
+    playback.record_audio(1, 2.0)
+    assert playback.buffered_s == pytest.approx(1.0)
+    playback.record_end(2)
+    assert playback.current == 0
+    playback.record_end(0)
+    assert (playback.current, playback.buffered_s) == (1, pytest.approx(3.0))
+    playback.record_end(1)
+    assert (playback.current, playback.buffered_s) == (3, pytest.approx(7.0))
     clock.now_s += 6.5
-    assert playback.lead_s == pytest.approx(0.5)
+    assert playback.buffered_s == pytest.approx(0.5)
 
 
 def test_an_utterance_without_audio_holds_nobody_up(clock):
     playback = Playback()
-    playback.note_end(0)
-    playback.note_audio(1, 1.0)
-    assert (playback.front, playback.lead_s) == (1, pytest.approx(1.0))
+    playback.record_end(0)
+    playback.record_audio(1, 1.0)
+    assert (playback.current, playback.buffered_s) == (1, pytest.approx(1.0))

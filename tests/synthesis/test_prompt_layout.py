@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from wyoming_qwen3tts.runtime.manifest import Manifest
-from wyoming_qwen3tts.synthesis.options import TextLayout, default_options
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder, default_layout
-from wyoming_qwen3tts.synthesis.voice import PresetSpeaker, XVectorVoice
+from wyoming_qwen3tts.synthesis.request import (
+    PresetSpeaker,
+    TextLayout,
+    XVectorVoice,
+    default_options,
+)
 
 PRESET = PresetSpeaker("ryan")
 CLONE = XVectorVoice(np.zeros(4, np.float32))

@@ -7,13 +7,15 @@ import pytest
 
 from wyoming_qwen3tts.errors import RequestError, SynthesisError
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, TextLayout, default_options
-from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     PresetSpeaker,
+    SynthesisRequest,
+    TextLayout,
     XVectorVoice,
+    default_options,
 )
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 RYAN = PresetSpeaker("ryan")
 

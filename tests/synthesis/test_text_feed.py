@@ -8,10 +8,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, TextLayout, default_options
+from wyoming_qwen3tts.synthesis.request import (
+    DesignedVoice,
+    IclVoice,
+    PresetSpeaker,
+    SynthesisRequest,
+    TextLayout,
+    XVectorVoice,
+    default_options,
+)
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.text_feed import TextFeed
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, IclVoice, PresetSpeaker, XVectorVoice
 
 TEXT = (
     "Hello world, turn on the light: it's ten o'clock and 23 degrees. "

@@ -17,7 +17,7 @@ from tests.support.voice_fixtures import (
     write_voice,
 )
 from wyoming_qwen3tts.errors import VoiceError
-from wyoming_qwen3tts.synthesis.options import default_options
+from wyoming_qwen3tts.synthesis.request import default_options
 from wyoming_qwen3tts.voices import voice_folder
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import VoiceKind, check_voice_name

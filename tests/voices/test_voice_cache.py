@@ -24,9 +24,14 @@ from tests.support.voice_fixtures import (
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.manifest import read_manifest
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.request import (
+    DesignedVoice,
+    IclVoice,
+    SynthesisRequest,
+    XVectorVoice,
+    default_options,
+)
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, IclVoice, XVectorVoice
 from wyoming_qwen3tts.voices import voice_cache
 from wyoming_qwen3tts.voices.clips import add_continuation_silence, load_reference_clip
 from wyoming_qwen3tts.voices.library import VoiceLibrary

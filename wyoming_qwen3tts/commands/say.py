@@ -22,15 +22,18 @@ from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
 from wyoming_qwen3tts.runtime.facts import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.options import (
+from wyoming_qwen3tts.synthesis.request import (
+    DesignedVoice,
+    PresetSpeaker,
     SynthesisOptions,
     SynthesisRequest,
     TextLayout,
+    Voice,
     default_options,
+    supported_voices,
 )
 from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice, describe_abilities
 from wyoming_qwen3tts.text.language import language_code, model_language
 from wyoming_qwen3tts.voices.catalog import Catalogue, split_language, voice_key
 from wyoming_qwen3tts.voices.clips import read_clip_file
@@ -159,7 +162,7 @@ def _voice(args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel
     if facts.model_type == "custom_voice" and args.voice is None:
         return PresetSpeaker(min(facts.speakers))
     if args.voice is None:
-        raise RequestError(f"This model {describe_abilities(facts)}; give it one with --reference.")
+        raise RequestError(f"This model {supported_voices(facts)}; give it one with --reference.")
     library = VoiceLibrary(args.data_dir or default_data_dirs())
     entries = {voice_key(entry.name): entry for entry in library.scan()}
     key, code = split_language(args.voice, {*facts.speakers, *entries})

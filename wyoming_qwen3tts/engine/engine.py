@@ -35,7 +35,7 @@ from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.bundle import SessionOptions
 from wyoming_qwen3tts.runtime.session import select_execution
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions, default_options
+from wyoming_qwen3tts.synthesis.request import SynthesisOptions, default_options
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.text.language_data import LANGUAGES
 from wyoming_qwen3tts.text.normalize import (

@@ -12,16 +12,17 @@ from wyoming_qwen3tts.engine.pacing import Pace, expected_audio_s, hold_back
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.engine.worker import SynthesisWorker, Utterance
 from wyoming_qwen3tts.synthesis.guard import frame_budget
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions, SynthesisRequest
-from wyoming_qwen3tts.synthesis.playback import Playback
-from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
     PresetSpeaker,
+    SynthesisOptions,
+    SynthesisRequest,
     Voice,
     XVectorVoice,
 )
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.timing import Playback
 from wyoming_qwen3tts.text.language import detect_language, model_language
 from wyoming_qwen3tts.text.markup import drop_code_blocks
 from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts

@@ -19,7 +19,7 @@ from typing import Final
 
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError, synthesis_error
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest
+from wyoming_qwen3tts.synthesis.request import SynthesisRequest
 from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 

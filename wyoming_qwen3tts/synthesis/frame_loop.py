@@ -19,9 +19,9 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import SynthesisError
 from wyoming_qwen3tts.runtime.sampling import draw, process_logits
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions
 from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache
 from wyoming_qwen3tts.synthesis.prompt import Prompt
+from wyoming_qwen3tts.synthesis.request import SynthesisOptions
 
 # End of speech cannot be drawn before this many codes (hard coded in the official package).
 MIN_FRAMES = 2

@@ -18,11 +18,12 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, RequestError
 from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions, TextLayout
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
     PresetSpeaker,
+    SynthesisOptions,
+    TextLayout,
     Voice,
     XVectorVoice,
 )

@@ -11,9 +11,9 @@ from wyoming_qwen3tts.errors import Qwen3TTSError
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, Lane
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard
-from wyoming_qwen3tts.synthesis.metrics import SynthesisTiming
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest
+from wyoming_qwen3tts.synthesis.request import SynthesisRequest
 from wyoming_qwen3tts.synthesis.text_feed import TextFeed
+from wyoming_qwen3tts.synthesis.timing import SynthesisTiming
 
 
 class Speech:
@@ -43,7 +43,7 @@ class Speech:
     def is_next(self) -> bool:
         """Whether its answer can be heard no further without it."""
         playback = self.request.playback
-        return playback is None or playback.front == self.request.position
+        return playback is None or playback.current == self.request.position
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -85,7 +85,7 @@ class Speech:
             self.timing.first_audio_s = time.perf_counter()
         self.timing.num_samples += len(samples)
         if self.request.playback is not None:
-            self.request.playback.note_audio(self.request.position, len(samples) / sample_rate_hz)
+            self.request.playback.record_audio(self.request.position, len(samples) / sample_rate_hz)
         self._audio.append(AudioChunk(samples, sample_rate_hz))
 
     def start_again(self, lane: Lane) -> None:
@@ -103,4 +103,4 @@ class Speech:
         self.error = error
         self.timing.finished_s = time.perf_counter()
         if self.request.playback is not None:
-            self.request.playback.note_end(self.request.position)
+            self.request.playback.record_end(self.request.position)

@@ -19,12 +19,11 @@ from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
 from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane, TrailingText
 from wyoming_qwen3tts.synthesis.guard import SpeechGuard
-from wyoming_qwen3tts.synthesis.metrics import FrameCost
-from wyoming_qwen3tts.synthesis.options import SynthesisRequest, check_options
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
+from wyoming_qwen3tts.synthesis.request import SynthesisRequest, check_options, check_voice
 from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.text_feed import TextFeed
-from wyoming_qwen3tts.synthesis.voice import check_voice
+from wyoming_qwen3tts.synthesis.timing import FrameTimer
 
 # Less audio than this ahead of the listener is too little for making others' beside it: a step with
 # every lane, and a prompt that joins, must fit into it several times.
@@ -44,7 +43,7 @@ class Synthesizer:
         self._loop = FrameLoop(model, max_lanes=max_lanes)
         self._waiting: deque[Speech] = deque()
         self._speaking: dict[Lane, Speech] = {}
-        self._alone = FrameCost()
+        self._alone = FrameTimer()
 
     @property
     def alone_rtf(self) -> float | None:
@@ -161,7 +160,7 @@ class Synthesizer:
                 if lane.is_finished:
                     self._end(speech)
             if len(frames) == 1:
-                self._alone.note(time.perf_counter() - started_s)
+                self._alone.record(time.perf_counter() - started_s)
         except Exception as cause:  # noqa: BLE001 - whatever a graph raises, the loop lives on
             error = synthesis_error(cause, "The model failed while speaking")
             # Somebody must be ended, or the same would fail for ever.
@@ -201,7 +200,7 @@ class Synthesizer:
         return any(
             speech.is_next
             and speech.request.playback is not None
-            and speech.request.playback.lead_s < _COMFORTABLE_LEAD_S
+            and speech.request.playback.buffered_s < _COMFORTABLE_LEAD_S
             for lane, speech in self._speaking.items()
             if not lane.is_waiting
         )

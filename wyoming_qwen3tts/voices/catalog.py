@@ -13,8 +13,7 @@ from wyoming_qwen3tts.models.bundles import EMBEDDED_NAME, RANDOM_NAME, Installe
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.facts import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
+from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, SynthesisOptions, Voice
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.text.language_data import LANGUAGES
 from wyoming_qwen3tts.voices.library import VoiceLibrary

@@ -2,7 +2,7 @@
 
 from wyoming_qwen3tts.errors import Qwen3TTSError, VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.voice import IclVoice, XVectorVoice
+from wyoming_qwen3tts.synthesis.request import IclVoice, XVectorVoice
 from wyoming_qwen3tts.voices.clips import (
     add_continuation_silence,
     check_transcript,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.voice import DesignedVoice, PresetSpeaker, Voice
+from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, Voice
 from wyoming_qwen3tts.voices import voice_cache
 from wyoming_qwen3tts.voices.clips import read_clip_file
 from wyoming_qwen3tts.voices.cloning import cloned_voice, encode_clip

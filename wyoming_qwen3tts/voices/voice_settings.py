@@ -8,7 +8,7 @@ import yaml
 
 from wyoming_qwen3tts.errors import ConfigError, VoiceError
 from wyoming_qwen3tts.settings import build_section, read_mapping, section, setting
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions
+from wyoming_qwen3tts.synthesis.request import SynthesisOptions
 
 SETTINGS_NAME: Final = "voice.yaml"
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.runtime.facts import ModelFacts
-from wyoming_qwen3tts.synthesis.voice import (
+from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
     PresetSpeaker,

@@ -18,9 +18,8 @@ from wyoming_qwen3tts.runtime.speech_model import (
     TextTokenizer,
 )
 from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop, Lane
-from wyoming_qwen3tts.synthesis.options import SynthesisOptions, default_options
 from wyoming_qwen3tts.synthesis.prompt import Prompt, PromptBuilder
-from wyoming_qwen3tts.synthesis.voice import Voice
+from wyoming_qwen3tts.synthesis.request import SynthesisOptions, Voice, default_options
 
 # Frames are shared out to this many utterances at least, so that voices and languages differ.
 _LEAST_UTTERANCES = 2

@@ -28,7 +28,7 @@ from wyoming_qwen3tts.runtime.facts import ModelFacts
 from wyoming_qwen3tts.runtime.onnx_community import is_published_bundle
 from wyoming_qwen3tts.runtime.speech_model import Embeddings
 from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
-from wyoming_qwen3tts.synthesis.voice import Voice
+from wyoming_qwen3tts.synthesis.request import Voice
 
 _LOGGER = logging.getLogger(__name__)
 

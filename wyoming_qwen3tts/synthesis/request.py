@@ -1,0 +1,195 @@
+"""What a caller asks for: a text, a voice and options."""
+
+import secrets
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
+from wyoming_qwen3tts.runtime.sampling import SamplingOptions
+from wyoming_qwen3tts.runtime.speech_model import CodecState
+from wyoming_qwen3tts.synthesis.timing import Playback
+
+_SEED_BITS = 63
+
+
+@dataclass(frozen=True)
+class PresetSpeaker:
+    """A speaker that a CustomVoice model was trained on."""
+
+    name: str
+    """Case does not matter."""
+
+
+@dataclass(frozen=True)
+class DesignedVoice:
+    """A voice described in words, for a VoiceDesign model."""
+
+    description: str
+    """May be empty: the model then chooses a voice."""
+
+
+@dataclass(frozen=True, eq=False)
+class XVectorVoice:
+    """The timbre of a reference clip, for a Base model."""
+
+    x_vector: Float32Array
+    """(D,): the speaker encoder's output; D is the model's width."""
+
+
+@dataclass(frozen=True, eq=False)
+class IclVoice:
+    """A reference clip that speech continues from (in-context learning), for a Base model."""
+
+    x_vector: Float32Array
+    """(D,)."""
+    reference_text: str
+    """What the clip says."""
+    reference_codes: Int64Array
+    """(F, G): the codec encoder's output."""
+    codec_state: CodecState | None = None
+    """The codec decoder's state after the clip, if the caller has it; else it is computed."""
+
+
+Voice: TypeAlias = PresetSpeaker | DesignedVoice | XVectorVoice | IclVoice
+
+_KINDS: dict[type, tuple[str, str]] = {
+    PresetSpeaker: ("custom_voice", "a preset speaker"),
+    DesignedVoice: ("voice_design", "a voice description"),
+    XVectorVoice: ("base", "a reference clip"),
+    IclVoice: ("base", "a reference clip"),
+}
+
+
+class TextLayout(StrEnum):
+    """How the text reaches the talker."""
+
+    NON_STREAMING = "non_streaming"
+    """The whole text is in the prompt; the official default except for cloned voices."""
+    STREAMING = "streaming"
+    """One text token per frame, so that text may still arrive during synthesis."""
+
+
+@dataclass(frozen=True)
+class SynthesisOptions:
+    """Options of one utterance; the defaults are the official ones of a checkpoint."""
+
+    talker: SamplingOptions
+    predictor: SamplingOptions
+    max_frames: int
+    """At most this many frames of 80 ms."""
+    language: str | None = None
+    """A language as the model spells it ("german"); None lets the model decide."""
+    instruction: str | None = None
+    """How to speak, in words; only for CustomVoice models that follow instructions."""
+    layout: TextLayout | None = None
+    """None takes the official default of the voice's kind."""
+    seed: int = field(default_factory=lambda: secrets.randbits(_SEED_BITS))
+    """The same seed gives the same codes."""
+
+    def greedy(self) -> "SynthesisOptions":
+        """Return the same options without sampling: always the most probable code."""
+        return replace(
+            self,
+            talker=replace(self.talker, do_sample=False),
+            predictor=replace(self.predictor, do_sample=False),
+        )
+
+
+@dataclass(frozen=True)
+class SynthesisRequest:
+    """One utterance to make."""
+
+    text: str
+    voice: Voice
+    options: SynthesisOptions
+    position: int = 0
+    """Place of the utterance in its answer: the first is played first."""
+    playback: Playback | None = None
+    """The playback of its answer, which decides the order of its utterances."""
+    guarded: bool = False
+    """Trim the silence at both ends and end runaway speech. The samples are then no longer
+    exactly those of the frames."""
+    is_open: bool = False
+    """More text follows."""
+
+
+def default_options(defaults: GenerationDefaults, seed: int | None = None) -> SynthesisOptions:
+    """Return the official options of a checkpoint."""
+    options = SynthesisOptions(
+        talker=SamplingOptions(
+            do_sample=defaults.do_sample,
+            temperature=defaults.temperature,
+            top_k=defaults.top_k,
+            top_p=defaults.top_p,
+            repetition_penalty=defaults.repetition_penalty,
+        ),
+        predictor=SamplingOptions(
+            do_sample=defaults.predictor_do_sample,
+            temperature=defaults.predictor_temperature,
+            top_k=defaults.predictor_top_k,
+            top_p=defaults.predictor_top_p,
+        ),
+        # The official limit counts the last sampled token, which never becomes a frame.
+        max_frames=defaults.max_new_tokens - 1,
+    )
+    return options if seed is None else replace(options, seed=seed)
+
+
+def check_options(options: SynthesisOptions) -> None:
+    """Check the ranges of all options.
+
+    Raises:
+        RequestError: A number is out of range; the message names it and the range.
+    """
+    for name, sampling in (("", options.talker), ("predictor ", options.predictor)):
+        if not 0.0 < sampling.temperature <= 10.0:
+            raise RequestError(
+                f"{name}temperature {sampling.temperature} must be above 0 and at most 10; "
+                "use greedy for no sampling."
+            )
+        if sampling.top_k < 0:
+            raise RequestError(f"{name}top_k {sampling.top_k} is negative; 0 keeps every code.")
+        if not 0.0 < sampling.top_p <= 1.0:
+            raise RequestError(f"{name}top_p {sampling.top_p} must be above 0 and at most 1.")
+    if options.talker.repetition_penalty <= 0.0:
+        raise RequestError(
+            f"repetition_penalty {options.talker.repetition_penalty} must be above 0; 1 means none."
+        )
+    if options.max_frames < 1:
+        raise RequestError(f"max_frames {options.max_frames} must be at least 1.")
+    if options.seed < 0:
+        raise RequestError(f"seed {options.seed} is negative.")
+
+
+def supported_voices(facts: ModelFacts) -> str:
+    """Return a clause that says what a model speaks with."""
+    match facts.model_type:
+        case "custom_voice":
+            speakers = ", ".join(sorted(facts.speakers))
+            style = " and takes an instruction" if facts.follows_instructions else ""
+            return f"speaks with its preset speakers ({speakers}){style}"
+        case "voice_design":
+            return "speaks with a voice that you describe in words"
+        case _:
+            return "clones the voice of a reference clip"
+
+
+def check_voice(facts: ModelFacts, voice: Voice) -> None:
+    """Check that a model was trained for this kind of voice.
+
+    Raises:
+        RequestError: It was not, or it does not know the speaker; the message names what it knows.
+    """
+    model_type, given = _KINDS[type(voice)]
+    if facts.model_type != model_type:
+        raise RequestError(
+            f"This model ({facts.model_size} {facts.model_type}) cannot use {given}: "
+            f"it {supported_voices(facts)}."
+        )
+    if isinstance(voice, PresetSpeaker) and voice.name.lower() not in facts.speakers:
+        raise RequestError(
+            f"Unknown speaker {voice.name[:100]!r}: this model {supported_voices(facts)}."
+        )
