@@ -28,7 +28,7 @@ def ensure(extras: Sequence[str]) -> None:
         venv.create(VENV, with_pip=True, clear=True)
     wanted = sorted({*extras, *(stamp[1:] if stamp[:1] == [digest] else [])})
     print(f"Installing wyoming-qwen3tts[{','.join(wanted)}] ...", file=sys.stderr)
-    command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*command, "--editable", f"{ROOT}[{','.join(wanted)}]"], check=True)
     _STAMP.write_text(" ".join([digest, *wanted]) + "\n")
 

@@ -225,7 +225,8 @@ def _wall_s(runs: list[dict[str, Any]]) -> float:
 
 def _per_frame_ms(runs: list[dict[str, Any]]) -> dict[str, float]:
     def part(key: str, first: int = 0) -> float:
-        return 1e3 * median(run[key] / (run["num_frames"] - first) for run in runs)
+        each = [run[key] / (run["num_frames"] - first) for run in runs]
+        return 1e3 * float(median(each))
 
     # The first frame comes from the prefill.
     costs = {"talker": part("talker_s", 1), "predictor": part("predictor_s")}

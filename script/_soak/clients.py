@@ -1,15 +1,19 @@
-"""The clients: each does one thing and leaves; whoever runs them chooses the next."""
+"""Clients: each does one thing over one connection and leaves."""
 
 import asyncio
 import random
+import socket
+import struct
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
-from script._soak.hostile import HostileInput, make_hostile
-from script._soak.tally import Tally
-from script._soak.wire import LostError, WireClient
+from wyoming.event import Event, async_read_event
+
+from script._soak.hostile import HostileInput, encode, make_hostile
 
 TEXTS: Final = (
     "Yes.",
@@ -22,16 +26,97 @@ TEXTS: Final = (
     "Once upon a time there was a server that never let the house down. " * 8,
 )
 CONTROL_TEXT: Final = "This is the control sentence, always the same."
+PATIENCE_S: Final = 60.0
+_STREAM_LIMIT_BYTES: Final = 1_048_576
+_MAX_LOST: Final = 50
 _REACT_S: Final = 1.0
 _NEVER_READ_S: Final = (3.0, 35.0)
 _IDLE_S: Final = (5.0, 40.0)
+
+
+class LostError(Exception):
+    """A well-behaved client did not get what it asked for."""
+
+
+@dataclass
+class Tally:
+    """Counts and measurements of one run, shared by all clients."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    done: Counter[str] = field(default_factory=Counter)
+    hostile: Counter[str] = field(default_factory=Counter)
+    """Kind of hostile input -> how often it was sent."""
+    reactions: Counter[str] = field(default_factory=Counter)
+    """What the server did about hostile input."""
+    lost: list[str] = field(default_factory=list)
+    """What good clients did not get; must stay empty."""
+    describe_s: list[tuple[float, float]] = field(default_factory=list)
+    """Time since the start, and how long a describe took."""
+    first_audio_s: list[tuple[float, float]] = field(default_factory=list)
+    """Time since the start, and the wait for the first audio of the control request."""
+    audio_bytes: int = 0
+
+    def now_s(self) -> float:
+        return time.monotonic() - self.started_s
+
+
+class WireClient:
+    """One connection to the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Self:
+        async with asyncio.timeout(PATIENCE_S):
+            streams = await asyncio.open_connection("127.0.0.1", port, limit=_STREAM_LIMIT_BYTES)
+        return cls(*streams)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self.writer.transport.abort()
+
+    async def send(self, event_type: str, data: dict[str, Any] | None = None) -> None:
+        await self.send_bytes(encode(event_type, data))
+
+    async def send_bytes(self, content: bytes) -> None:
+        self.writer.write(content)
+        async with asyncio.timeout(PATIENCE_S):
+            await self.writer.drain()
+
+    async def read(self) -> Event:
+        """Return the next event.
+
+        Raises:
+            LostError: The server closed the connection, did not answer, or sent an error.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                event = await async_read_event(self.reader)
+        except TimeoutError as error:
+            raise LostError(f"no answer for {PATIENCE_S:g} s") from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise LostError(f"the connection broke: {error}") from error
+        if event is None:
+            raise LostError("the server closed the connection")
+        if event.type == "error":
+            raise LostError(f"{event.data.get('code')}: {event.data.get('text')}")
+        return event
+
+    def reset(self) -> None:
+        """Abort the connection with a TCP reset."""
+        raw = self.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
 
 class Clients:
     """Everything that clients do to one server."""
 
     def __init__(self, port: int, tally: Tally, voices: list[str]) -> None:
-        """Use the server at a port of this machine."""
         self._port = port
         self._tally = tally
         self._voices = voices
@@ -50,42 +135,43 @@ class Clients:
         ]
         weights, names, actions = zip(*kinds, strict=True)
         index = rng.choices(range(len(kinds)), weights)[0]
-        await self._note(names[index], actions[index](rng))
+        await self._record(names[index], actions[index](rng))
 
     async def attack(self, rng: random.Random) -> None:
         """Send something hostile."""
-        await self._note("hostile", self._attack(rng))
+        await self._record("hostile", self._attack(rng))
 
-    async def _note(self, name: str, action: Awaitable[None]) -> None:
+    async def _record(self, name: str, action: Awaitable[None]) -> None:
         try:
             await action
         except (LostError, OSError) as error:  # includes TimeoutError
-            self._tally.lose(f"{name}: {error!r}")
+            if len(self._tally.lost) < _MAX_LOST:
+                self._tally.lost.append(f"{self._tally.now_s():.1f} s: {name}: {error!r}")
         self._tally.done[name] += 1
 
     # Good clients
 
     async def control(self) -> None:
         """Speak the control sentence and measure the wait for its first audio."""
-        await self._note("control", self._control())
+        await self._record("control", self._control())
 
     async def _control(self) -> None:
         started_s = time.monotonic()
         async with await WireClient.connect(self._port) as client:
             voice = {"name": self._voices[0]}
             await client.send("synthesize", {"text": CONTROL_TEXT, "voice": voice})
-            await self._hear(client, "audio-stop", self._note_first_audio(started_s))
+            await self._hear(client, "audio-stop", self._first_audio_timer(started_s))
 
-    def _note_first_audio(self, started_s: float) -> Callable[[], None]:
-        def note() -> None:
+    def _first_audio_timer(self, started_s: float) -> Callable[[], None]:
+        def record() -> None:
             entry = (self._tally.now_s(), time.monotonic() - started_s)
             self._tally.first_audio_s.append(entry)
 
-        return note
+        return record
 
     async def describe(self) -> None:
         """Ask for a description and measure the wait."""
-        await self._note("describe", self._describe())
+        await self._record("describe", self._describe())
 
     async def _describe(self) -> None:
         started_s = time.monotonic()

@@ -1,11 +1,13 @@
 """What a broken or malicious client sends: known cases, and random damage to good events."""
 
+import io
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from script._soak.wire import encode, header
+from wyoming.event import Event, write_event
 
 _MIB: Final = 2**20
 _LONG: Final = 100_000
@@ -20,6 +22,18 @@ class HostileInput:
     pieces: Sequence[bytes]
     pause_s: float = 0.0
     """Between the pieces."""
+
+
+def encode(event_type: str, data: dict[str, Any] | None = None) -> bytes:
+    """Return an event as bytes; its data follows the header, as Wyoming's clients send it."""
+    encoded = io.BytesIO()
+    write_event(Event(event_type, data or {}), encoded)
+    return encoded.getvalue()
+
+
+def header(event_type: str, **fields: Any) -> bytes:
+    """Return a header line with any fields."""
+    return json.dumps({"type": event_type, **fields}).encode() + b"\n"
 
 
 def _with_body(event_type: str, body: bytes) -> bytes:
