@@ -56,6 +56,8 @@ EXCEPTIONS = {
     # Verifying runs what was built, as the server would.
     ("builder.verify", "runtime."),
     ("builder.verify", "synthesis."),
+    ("builder.verify", "models.bundles"),
+    ("builder.verify", "paths"),
     ("__main__", "cli"),
 }
 

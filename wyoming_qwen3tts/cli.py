@@ -21,7 +21,7 @@ COMMANDS: Final = {
     "models": ("wyoming_qwen3tts.commands.models", "list, fetch, build, check models"),
     "say": ("wyoming_qwen3tts.commands.say", "speak a text into a file or a pipe"),
     "status": ("wyoming_qwen3tts.commands.status", "show models, memory, speed, and what is wrong"),
-    "verify": ("wyoming_qwen3tts.builder.verify.cli", "check a bundle, and compare its results"),
+    "verify": ("wyoming_qwen3tts.builder.verify", "check a bundle, and compare its results"),
     "voice": ("wyoming_qwen3tts.commands.voice", "add, list, check, remove, design voices"),
     "voices": ("wyoming_qwen3tts.commands.voices", "list the voices"),
 }

@@ -82,7 +82,8 @@ def check_free_space(directory: Path, needed_bytes: int) -> None:
     if free_bytes < needed_bytes:
         raise BuildError(
             f"The bundle needs about {needed_bytes // _MEGABYTE} MB, {directory} has "
-            f"{free_bytes // _MEGABYTE} MB free; make room or choose another place with --output."
+            f"{free_bytes // _MEGABYTE} MB free; make room or choose another place "
+            "(--output, or the environment variable TMPDIR for verify)."
         )
 
 
