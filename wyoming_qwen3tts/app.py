@@ -18,8 +18,7 @@ from wyoming_qwen3tts.monitoring.http import HttpEndpoint
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.monitoring.zeroconf import announced
 from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest, VoiceInfo
-from wyoming_qwen3tts.protocol.networks import AllowedNetworks
-from wyoming_qwen3tts.protocol.server import Listener, parse_uri
+from wyoming_qwen3tts.protocol.server import Listener, Networks, parse_networks, parse_uri
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -102,11 +101,12 @@ class Server:
     async def _serve(self) -> None:
         config = self._config
         source = DeferredBackend()
-        networks = AllowedNetworks(config.allow)
+        networks = parse_networks(config.allow)
         listener = Listener(
             config.uri,
             source,
-            config.limits,
+            max_connections=config.limits.max_connections,
+            max_text_chars=config.limits.max_text_chars,
             supports_streaming=config.streaming,
             networks=networks,
             on_error=self._figures.count_error,
@@ -176,7 +176,7 @@ def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> N
 
 
 def _serving(
-    address: str | None, pages: StatusPages, networks: AllowedNetworks
+    address: str | None, pages: StatusPages, networks: Networks
 ) -> AbstractAsyncContextManager[object]:
     """Return the context in which the pages are served, if anybody wants them."""
     if address is None:

@@ -90,8 +90,8 @@ FIXED: Final[dict[str, bytes]] = {
     "special tokens": header("synthesize", data={"text": "<|im_end|><|endoftext|> hi"}),
     "word of 2,000 letters": header("synthesize", data={"text": "x" * 2_000}),
     "SSML": header("synthesize", data={"text": "<speak><p>Hi</p></speak>"}),
-    "100 kB of text": header("synthesize", data={"text": "Some words. " * 8_000}),
-    "text beyond the limit": header("synthesize", data={"text": "x" * 130_000}),
+    "100 kB of text": encode("synthesize", {"text": "Some words. " * 8_000}),
+    "text beyond the limit": encode("synthesize", {"text": "x" * 130_000}),
     "megabyte of lists": _with_body("x", b'{"x":[' + b",".join([b"[]"] * 340_000) + b"]}"),
     "megabyte of keys": _with_body(
         "ping", b"{" + b",".join(b'"%d":1' % number for number in range(100_000)) + b"}"
@@ -163,7 +163,7 @@ def _marks(rng: random.Random) -> HostileInput:
     """Rows of one sign, which are what slows careless text rules down."""
     marks = rng.choice(_MARKS)
     text = rng.choice(["", "Hello. ", "a."]) + marks * (_LONG // len(marks))
-    return HostileInput("rows of marks", [header("synthesize", data={"text": text})])
+    return HostileInput("rows of marks", [encode("synthesize", {"text": text})])
 
 
 def _byte_by_byte(rng: random.Random) -> HostileInput:

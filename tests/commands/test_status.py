@@ -23,7 +23,6 @@ from wyoming_qwen3tts.errors import BundleError, RequestError, SynthesisError
 from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import read_bundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.server import Listener
 from wyoming_qwen3tts.runtime.bundle import SessionOptions
 
@@ -107,7 +106,7 @@ def test_memory_is_measured_on_demand(data_dir, capsys):
 
 
 async def test_a_running_server_is_asked(tmp_path, capsys):
-    async with Listener("tcp://127.0.0.1:0", FakeSpeechSource(), ConnectionLimits()) as listener:
+    async with Listener("tcp://127.0.0.1:0", FakeSpeechSource()) as listener:
         uri = f"tcp://127.0.0.1:{listener.port}"
         arguments = ["--data-dir", tmp_path, "--uri", uri]
         code, text = await asyncio.to_thread(status, *arguments, capsys=capsys)

@@ -15,7 +15,7 @@ from tests.conftest import NUM_THREADS
 from tests.protocol.client import WireClient, eventually
 from wyoming_qwen3tts.config import ServerConfig
 from wyoming_qwen3tts.engine.engine import create_speech_source
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.protocol import connection
 from wyoming_qwen3tts.protocol.server import Listener
 
 REACT_S = 5.0
@@ -63,13 +63,13 @@ def data_dir(tmp_path, tiny_bundle):
     return tmp_path
 
 
-async def test_each_hostile_input_comes_to_what_it_should(data_dir, caplog):
+async def test_each_hostile_input_comes_to_what_it_should(data_dir, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    limits = ConnectionLimits(error_linger_s=0.0)
+    monkeypatch.setattr(connection, "CLOSE_AFTER_ERROR_S", 0.0)
     config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS)
     async with (
         create_speech_source(config) as source,
-        Listener("tcp://127.0.0.1:0", source, limits) as listener,
+        Listener("tcp://127.0.0.1:0", source) as listener,
     ):
         for kind, content in FIXED.items():
             more = PING if kind in PASSED_OVER else b""
@@ -78,9 +78,8 @@ async def test_each_hostile_input_comes_to_what_it_should(data_dir, caplog):
             async with await WireClient.connect(listener) as client:
                 await client.send("describe")
                 await client.expect("info")
-        await eventually(lambda: listener.num_connections == 0)
+        await eventually(lambda: listener.status.num_connected == 0)
         await eventually(lambda: source.status().num_requests == 0)
         await eventually(lambda: source.status().worker.num_speaking == 0)
-        assert source.status().worker.num_replaced == 0
     assert not [record for record in caplog.records if record.exc_info]
     assert "unexpected failure" not in caplog.text

@@ -29,7 +29,6 @@ def note(event, arguments):
 sys.addaudithook(note)
 
 from wyoming_qwen3tts.protocol.server import Listener
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.config import ServerConfig
 from wyoming_qwen3tts.engine.engine import create_speech_source
@@ -41,7 +40,7 @@ async def main():
     data_dir, *models = sys.argv[1:]
     config = ServerConfig(model=tuple(models), data_dir=(data_dir,), threads=1)
     async with create_speech_source(config) as source:
-        async with Listener("tcp://127.0.0.1:0", source, ConnectionLimits()):
+        async with Listener("tcp://127.0.0.1:0", source):
             await source.voices()
             async with aclosing(source.stream(SpeechRequest("ryan"), text())) as chunks:
                 num_samples = sum([len(chunk.samples) async for chunk in chunks])

@@ -177,7 +177,7 @@ async def test_pages_of_a_server_from_its_start_to_its_end(monkeypatch, data_dir
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"http": "nowhere"}, "http: 'nowhere'"), ({"allow": ("home",)}, "allow: 'home'")],
+    [({"http": "nowhere"}, "http: 'nowhere'"), ({"allow": ("home",)}, "'home'")],
 )
 async def test_wrong_settings_end_the_start(settings, message):
     async with Harness(**settings).running() as task:

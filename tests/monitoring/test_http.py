@@ -10,7 +10,6 @@ from tests.protocol.client import eventually
 from wyoming_qwen3tts.errors import ConfigError
 from wyoming_qwen3tts.monitoring import http as http_endpoint
 from wyoming_qwen3tts.monitoring.http import HttpEndpoint, Page, parse_http_address
-from wyoming_qwen3tts.protocol.networks import AllowedNetworks
 
 MIB = 1_048_576
 
@@ -23,7 +22,7 @@ PAGES = {"/metrics": lambda: Page(b"up 1\n"), "/broken": broken_page}
 
 
 @asynccontextmanager
-async def serving(networks=None):
+async def serving(networks=()):
     async with HttpEndpoint("0", PAGES, networks) as endpoint:
         yield endpoint
         await eventually(lambda: not endpoint._clients)
@@ -127,12 +126,9 @@ async def test_hang_ups_leave_nothing_behind(caplog):
     assert len(caplog.records) == 1  # where it listens
 
 
-async def test_strangers_get_nothing():
-    class NobodyButMyself(AllowedNetworks):
-        def allows(self, _peer):
-            return False
-
-    async with serving(NobodyButMyself()) as endpoint:
+async def test_strangers_get_nothing(monkeypatch):
+    monkeypatch.setattr(http_endpoint, "is_allowed", lambda _peer, _networks: False)
+    async with serving() as endpoint:
         assert await ask(endpoint, b"GET /metrics HTTP/1.1\r\n\r\n") == (0, b"")
 
 

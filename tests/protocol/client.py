@@ -10,18 +10,16 @@ from typing import Any, Self
 from wyoming.event import Event, async_read_event, async_write_event
 
 from tests.support.fakes import FakeSpeechSource
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.server import Listener
 
 PATIENCE_S = 5.0
 
 
 @asynccontextmanager
-async def listening(
-    source: FakeSpeechSource, limits: ConnectionLimits | None = None
-) -> AsyncIterator[Listener]:
+async def listening(source: FakeSpeechSource, **options: Any) -> AsyncIterator[Listener]:
     """Serve a source on a free loopback port."""
-    async with Listener("tcp://127.0.0.1:0", source, limits or ConnectionLimits()) as listener:
+    options = {"max_connections": 300, **options}
+    async with Listener("tcp://127.0.0.1:0", source, **options) as listener:
         yield listener
 
 

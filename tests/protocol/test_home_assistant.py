@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocol.client import PATIENCE_S, WireClient, listening
 from tests.support.fakes import FakeSpeechSource
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.protocol import connection, response
 
 FAILED = "failed"
 
@@ -64,15 +64,16 @@ VERSIONS = {
 
 
 @pytest.fixture(params=VERSIONS.values(), ids=VERSIONS.keys())
-def version(request):
+def version(request, monkeypatch):
+    monkeypatch.setattr(connection, "CLOSE_AFTER_ERROR_S", 0.2)
+    monkeypatch.setattr(response, "AUDIO_TIMEOUT_S", 0.3)
     return request.param
 
 
 async def converse(version, text: str, voice: str = "ryan", **source) -> int | str:
     ask, read, knows_errors = version
-    limits = ConnectionLimits(error_linger_s=0.2, answer_timeout_s=0.3)
     async with (
-        listening(FakeSpeechSource(**source), limits) as listener,
+        listening(FakeSpeechSource(**source)) as listener,
         await WireClient.connect(listener) as client,
         asyncio.timeout(PATIENCE_S),
     ):

@@ -15,12 +15,11 @@ import pytest
 
 from tests.protocol.client import WireClient, eventually, listening, types
 from tests.support.fakes import FakeSpeechSource
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.protocol import connection, wire
 from wyoming_qwen3tts.protocol.server import Listener
 
 PLAIN = ["audio-start", "audio-chunk", "audio-stop"]
 MIB = 1_048_576
-LIMITS = ConnectionLimits(event_timeout_s=0.3, error_linger_s=0.1)
 
 
 class Arena:
@@ -35,19 +34,21 @@ class Arena:
 
 
 @pytest.fixture
-async def arena(caplog) -> AsyncIterator[Arena]:
+async def arena(caplog, monkeypatch) -> AsyncIterator[Arena]:
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(wire, "EVENT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection, "CLOSE_AFTER_ERROR_S", 0.1)
     source = FakeSpeechSource()
     loop_failures = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: loop_failures.append(context)
     )
-    async with listening(source, LIMITS) as listener:
+    async with listening(source) as listener:
         yield Arena(listener, source)
         async with await WireClient.connect(listener) as client:
             await client.send("synthesize", {"text": "all is well"})
             assert types(await client.read_until("audio-stop")) == PLAIN
-        await eventually(lambda: listener.num_connections == 0)
+        await eventually(lambda: listener.status.num_connected == 0)
     assert source.num_active == 0
     gc.collect()
     assert not loop_failures
@@ -75,7 +76,7 @@ BROKEN_FRAMING = {
     "TLS": bytes.fromhex("16030100a5010000a10303") + b"\x01" * 150,
     "SSH": b"SSH-2.0-OpenSSH_9.2\r\n",
     "10 MB header": b'{"type": "' + b"x" * 10 * MIB,
-    "header a little too long": b'{"type": "' + b"x" * LIMITS.max_header_bytes + b'"}\n',
+    "header a little too long": b'{"type": "' + b"x" * wire.MAX_HEADER_BYTES + b'"}\n',
     "deep nesting": b'{"type":' * 100_000 + b"\n",
     "deep arrays": b'{"data": ' + b"[" * 100_000 + b"\n",
     "an integer of 100,000 digits": b'{"data_length": ' + b"9" * 100_000 + b"}\n",
@@ -107,6 +108,9 @@ WRONG_EVENTS = {
     "synthesize without text": event_bytes({"type": "synthesize"}),
     "text null": event_bytes({"type": "synthesize", "data": {"text": None}}),
     "text number": event_bytes({"type": "synthesize", "data": {"text": 1.5}}),
+    "a blank line": b"\n",
+    "a blank line of Windows": b"\r\n",
+    "a line of spaces": b"  \t \n",
     "text list": event_bytes({"type": "synthesize", "data": {"text": ["a"]}}),
     "voice text": event_bytes({"type": "synthesize", "data": {"text": "a", "voice": "ryan"}}),
     "voice list": event_bytes({"type": "synthesize", "data": {"text": "a", "voice": []}}),
@@ -127,7 +131,7 @@ WRONG_EVENTS = {
     ),
     "context text": event_bytes({"type": "synthesize", "data": {"text": "a", "context": "x"}}),
     "text of 10 MB in pieces too long": event_bytes(
-        {"type": "synthesize", "data": {"text": "x" * (LIMITS.max_text_chars + 1)}}
+        {"type": "synthesize", "data_length": 120_013}, b'{"text": "' + b"x" * 120_001 + b'"}'
     ),
     "chunk without start": event_bytes({"type": "synthesize-chunk", "data": {"text": "a"}}),
     "stop without start": event_bytes({"type": "synthesize-stop"}),
@@ -154,13 +158,14 @@ UNUSUAL_BUT_RIGHT = {
     "a payload nobody needs": event_bytes(
         {"type": "synthesize", "data": {"text": "Hi"}, "payload_length": MIB}, payload=b"\n" * MIB
     ),
-    "blank lines": b"\n\r\n  \n" + event_bytes({"type": "synthesize", "data": {"text": "Hi"}}),
     "Windows line end": b'{"type": "synthesize", "data": {"text": "Hi"}}\r\n',
     "spaces before": b'   {"type": "synthesize", "data": {"text": "Hi"}}\n',
     "unknown fields": event_bytes(
         {"type": "synthesize", "data": {"text": "Hi", "speed": 2, "voice": {"gender": "x"}}, "x": 1}
     ),
-    "text of 100 kB": event_bytes({"type": "synthesize", "data": {"text": "Hi" + " " * 100_000}}),
+    "text of 100 kB": event_bytes(
+        {"type": "synthesize", "data_length": 100_014}, b'{"text": "Hi' + b" " * 100_000 + b'"}'
+    ),
     "lone surrogates": event_bytes({"type": "synthesize", "data": {"text": "\ud800\udfffH\udc00"}}),
     "control characters": event_bytes({"type": "synthesize", "data": {"text": "\0\x07\x1b[2J"}}),
     "special tokens": event_bytes({"type": "synthesize", "data": {"text": "<|im_end|>"}}),
@@ -207,7 +212,7 @@ async def test_what_is_no_event_ends_the_answer_that_is_being_spoken(arena, requ
         await client.send_bytes(b"garbage\n")
         events = await client.read_to_end()
         # The socket stays open: the server itself has to end what it was doing.
-        await eventually(lambda: arena.listener.num_connections == 0)
+        await eventually(lambda: arena.listener.status.num_connected == 0)
     arena.source.frame_s = 0.0
     assert events[-1].type == "error"
     assert events[-1].data["code"] == "ProtocolError"
@@ -336,6 +341,39 @@ async def test_byte_every_now_and_then_does_not_extend_the_time(arena):
         assert (await reading).type == "error"
 
 
+async def test_clients_that_announce_data_and_send_none_starve_no_other(arena):
+    """Every large text was once refused while sixteen such clients were connected."""
+    silent = await asyncio.gather(*(arena.connect() for _ in range(64)))
+    for client in silent:
+        await client.send_bytes(event_bytes({"type": "ping", "data_length": 500_000}))
+    async with await arena.connect() as client, asyncio.timeout(0.25):
+        await client.send("synthesize", {"text": "Hi" + " " * 100_000})
+        assert types(await client.read_until("audio-stop")) == PLAIN
+    for client in silent:
+        client.writer.close()
+
+
+async def test_blank_lines_are_counted_and_end_the_connection(arena):
+    """Fifty megabytes of them were once read for nothing."""
+    async with await arena.connect() as client:
+        sending = asyncio.create_task(client.send_bytes(b"\n" * MIB))
+        events = await client.read_to_end()
+        await asyncio.gather(sending, return_exceptions=True)
+    assert types(events) == ["error"] * (connection.MAX_ERRORS + 2)
+    assert events[-1].data["text"] == "too many wrong requests"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\n", b'{"type": "' + b"x" * 70_000 + b'"}\n', b'{"type": "describe"\n'],
+    ids=["blank line", "header of 70 kB", "broken JSON"],
+)
+async def test_refused_event_is_answered_at_once(arena, sent):
+    async with await arena.connect() as client, asyncio.timeout(0.2):
+        await client.send_bytes(sent)
+        await client.expect("error")
+
+
 async def test_50_clients_at_once_are_all_answered(arena):
     async def ask(number: int) -> None:
         async with await arena.connect() as client:
@@ -366,9 +404,8 @@ async def test_200_idle_connections_are_no_burden(arena):
 
 
 async def test_clients_beyond_the_limit_are_told_so(caplog):
-    limits = ConnectionLimits(max_connections=2)
     async with (
-        listening(FakeSpeechSource(), limits) as listener,
+        listening(FakeSpeechSource(), max_connections=2) as listener,
         await WireClient.connect(listener) as first,
         await WireClient.connect(listener) as second,
     ):
@@ -380,10 +417,10 @@ async def test_clients_beyond_the_limit_are_told_so(caplog):
                 assert [event.data["code"] for event in events] == ["BusyError"]
         await first.expect_alive()
         second.writer.close()
-        await eventually(lambda: listener.num_connections == 1)
+        await eventually(lambda: listener.status.num_connected == 1)
         async with await WireClient.connect(listener) as third:
             await third.expect_alive()
-    assert sum("sent away" in record.message for record in caplog.records) == 1
+    assert sum("Connection limit (2) reached" in record.message for record in caplog.records) == 1
 
 
 async def test_flood_of_hang_ups_leaves_nothing_behind(arena):
@@ -397,5 +434,5 @@ async def test_flood_of_hang_ups_leaves_nothing_behind(arena):
 
     for _ in range(4):
         await asyncio.gather(*(vanish(number) for number in range(25)))
-    await eventually(lambda: arena.listener.num_connections == 0)
+    await eventually(lambda: arena.listener.status.num_connected == 0)
     await eventually(lambda: arena.source.num_active == 0)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from wyoming.tts import Synthesize, SynthesizeVoice
 
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 from wyoming_qwen3tts.protocol.requests import (
     IncomingText,
     read_request,
@@ -20,7 +19,7 @@ NAMES = st.none() | st.text(max_size=20)
 @given(st.text(max_size=50), NAMES, NAMES, NAMES)
 def test_what_the_wyoming_package_writes_is_read(text, name, language, speaker):
     event = Synthesize(text, SynthesizeVoice(name, language, speaker)).event()
-    request = read_request(event, ConnectionLimits())
+    request = read_request(event)
     assert read_text(event) == text
     assert request.voice == name
     assert request.speaker == (None if name is None else speaker)
@@ -40,7 +39,7 @@ def test_text_can_always_be_encoded(text):
 @given(st.lists(st.text(max_size=5), max_size=8), st.integers(0, 8))
 def test_no_letter_is_lost_whenever_the_text_is_taken(pieces, num_before):
     async def run() -> str:
-        text = IncomingText(ConnectionLimits())
+        text = IncomingText(1_000)
         for piece in pieces[:num_before]:
             text.add(piece)
         taking = asyncio.create_task(take(text))
@@ -58,7 +57,7 @@ def test_no_letter_is_lost_whenever_the_text_is_taken(pieces, num_before):
 
 def test_text_is_limited_in_all():
     async def run() -> None:
-        text = IncomingText(ConnectionLimits(max_text_chars=5))
+        text = IncomingText(5)
         text.add("abc")
         assert await anext(text) == "abc"
         text.add("de")

@@ -2,13 +2,14 @@
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.protocol.client import WireClient, eventually, listening, types
 from tests.support.fakes import FakeSpeechSource
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.protocol import connection
 
 TEXTS = st.sampled_from(["Hi", "", "one two", "FAIL", "Hi FAIL", "a CRASH", "\n"])
 VOICES = st.sampled_from([None, {"name": "ryan"}, {}, {"name": "nobody"}, {"name": 3}])
@@ -41,7 +42,9 @@ class WyomingMachine(RuleBasedStateMachine):
 
     @initialize()
     def connect(self) -> None:
-        self.context = listening(self.source, ConnectionLimits(max_errors=1_000))
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(connection, "MAX_ERRORS", 1_000)
+        self.context = listening(self.source)
         self.listener = self.await_(self.context.__aenter__())
         self.client = self.await_(WireClient.connect(self.listener))
 
@@ -102,7 +105,7 @@ class WyomingMachine(RuleBasedStateMachine):
         if is_rude:
             self.client.reset()
         self.client.writer.close()
-        self.await_(eventually(lambda: self.listener.num_connections == 0))
+        self.await_(eventually(lambda: self.listener.status.num_connected == 0))
         assert self.source.num_active == 0
         self.client = self.await_(WireClient.connect(self.listener))
         self.is_streaming = False
@@ -112,8 +115,8 @@ class WyomingMachine(RuleBasedStateMachine):
     async def _check_answers(self) -> None:
         await self.client.send("ping")
         events = await self.client.read_until("pong")  # now every event has been taken in
-        (connection,) = self.listener._connections.values()
-        await eventually(lambda: connection._requests.is_empty)
+        (served,) = self.listener._connections.values()
+        await eventually(lambda: not served._responses)
         # A failed plain answer gets its audio-stop only now that the client goes on.
         await self.client.send("ping")
         events += await self.client.read_until("pong")
@@ -138,10 +141,11 @@ class WyomingMachine(RuleBasedStateMachine):
             self.stop()
         self.await_(self._check_answers())
         self.client.writer.close()
-        self.await_(eventually(lambda: self.listener.num_connections == 0))
+        self.await_(eventually(lambda: self.listener.status.num_connected == 0))
         self.await_(self.context.__aexit__(None, None, None))
         assert self.source.num_active == 0
         self.loop.close()
+        self.patch.undo()
 
 
 WyomingMachine.TestCase.settings = settings(

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from wyoming.event import Event
 
 from wyoming_qwen3tts.errors import ProtocolError, RequestError
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventReader, EventWriter
-
-LIMITS = ConnectionLimits(max_header_bytes=2_000, max_data_bytes=2_000, max_payload_bytes=500)
+from wyoming_qwen3tts.protocol import wire
+from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter, read_event
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -43,15 +41,14 @@ def read_all(pieces: list[bytes]) -> list[Event | str]:
     """Return the events, and the code of an error where one stands."""
 
     async def run() -> list[Event | str]:
-        stream = asyncio.StreamReader()
-        reader = EventReader(stream, LIMITS)
+        stream = asyncio.StreamReader(wire.MAX_HEADER_BYTES)
         found: list[Event | str] = []
         for piece in pieces:
             stream.feed_data(piece)
         stream.feed_eof()
         while True:
             try:
-                event = await reader.read()
+                event = await read_event(stream)
             except ProtocolError as error:
                 return [*found, error.code]
             except RequestError as error:
@@ -117,10 +114,18 @@ def test_events_after_a_wrong_one_are_read():
 
 def test_limits_are_inclusive():
     line = b'{"type": "ping", "x": "%s"}'
-    fitting = line % (b"x" * (LIMITS.max_header_bytes - len(line) + 2))
+    fitting = line % (b"x" * (wire.MAX_HEADER_BYTES - len(line) + 2))
     assert read_all([fitting + b"\n"]) == [Event("ping", {})]
-    assert read_all([b'{"type":"p","payload_length":500}\n' + b"x" * 500]) == [Event("p", {})]
-    assert read_all([b'{"type":"p","payload_length":501}\n' + b"x" * 501]) == ["ProtocolError"]
+    assert read_all([b" " * 2 + fitting + b"\n"]) == ["ProtocolError"]
+    largest = wire.MAX_PAYLOAD_BYTES
+    header = b'{"type":"p","payload_length":%d}\n'
+    assert read_all([header % largest + b"x" * largest]) == [Event("p", {})]
+    assert read_all([header % (largest + 1)]) == ["ProtocolError"]
+
+
+def test_a_blank_line_is_an_error_and_costs_one():
+    ping = encode("ping", {}, {}, b"")
+    assert read_all([b"\n \r\n" + ping]) == ["RequestError", "RequestError", Event("ping", {})]
 
 
 def test_event_is_written_in_one_piece_and_not_to_a_closed_connection():
@@ -140,7 +145,7 @@ def test_event_is_written_in_one_piece_and_not_to_a_closed_connection():
             return
 
     stream = Stream()
-    writer = EventWriter(stream, LIMITS)
+    writer = EventWriter(stream)
     asyncio.run(writer.write(Event("pong", {"text": "ä"}, b"\0\1")))
     (written,) = stream.written
     assert read_all([written]) == [Event("pong", {"text": "ä"})]
@@ -169,7 +174,7 @@ def test_nothing_is_written_after_the_end():
             self.calls.append("write")
 
     stream = Stream()
-    writer = EventWriter(stream, LIMITS)
+    writer = EventWriter(stream)
     writer.end()
     with pytest.raises(ClientGoneError):
         asyncio.run(writer.write(Event("pong")))

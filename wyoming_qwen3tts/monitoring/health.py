@@ -152,7 +152,7 @@ def _connection_gauges(status: ListenerStatus) -> Iterable[Gauge]:
         "Clients that were not let in: too many, or of a network that is not allowed.",
         [
             ({"reason": "limit"}, status.num_beyond_limit),
-            ({"reason": "network"}, status.num_foreign),
+            ({"reason": "network"}, status.num_denied),
         ],
         is_counter=True,
     )

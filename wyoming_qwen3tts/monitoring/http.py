@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final, Self
 
 from wyoming_qwen3tts.errors import ConfigError
-from wyoming_qwen3tts.protocol.networks import AllowedNetworks
+from wyoming_qwen3tts.protocol.server import Networks, is_allowed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class HttpEndpoint:
         self,
         address: str,
         pages: Mapping[str, Callable[[], Page]],
-        networks: AllowedNetworks | None = None,
+        networks: Networks = (),
     ) -> None:
         """Prepare to listen.
 
@@ -76,7 +76,7 @@ class HttpEndpoint:
         self._address = address
         self._host, self._port = parse_http_address(address)
         self._pages = pages
-        self._networks = networks or AllowedNetworks()
+        self._networks = networks
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -114,7 +114,7 @@ class HttpEndpoint:
         return port
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        is_welcome = self._networks.allows(writer.get_extra_info("peername"))
+        is_welcome = is_allowed(writer.get_extra_info("peername"), self._networks)
         if not is_welcome or len(self._clients) >= _MAX_CLIENTS:
             writer.transport.abort()
             return

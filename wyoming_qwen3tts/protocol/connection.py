@@ -1,34 +1,44 @@
-"""One connection.
+"""One connection: reads events and speaks responses at the same time.
 
-Events are read all the time, also while an answer is spoken: ``describe`` and ``ping`` are answered
-at once, and a client that goes away is noticed at once. Answers are spoken one after the other by
-a second task; which events make a request, :mod:`.request_line` knows.
+``describe`` and ``ping`` are answered while a response is spoken, and a client that goes away is
+noticed at once. Responses are spoken one after the other. The expected order of events is::
+
+    synthesize               a plain request
+    synthesize-start         opens a stream, which is spoken as soon as it has text
+    synthesize-chunk*
+    synthesize               in a stream: the copy of the whole text for old servers, not spoken
+    synthesize-stop          ends the stream; the next request may follow at once
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum, auto
+from typing import Any, Final
 
 from wyoming.event import Event
 from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
 from wyoming_qwen3tts.errors import BusyError, ProtocolError, Qwen3TTSError, RequestError
-from wyoming_qwen3tts.protocol.answer import Answer, make_error
-from wyoming_qwen3tts.protocol.backend import SpeechBackend
+from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest
 from wyoming_qwen3tts.protocol.info import make_info
-from wyoming_qwen3tts.protocol.large_events import LargeEvents
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.protocol.request_line import RequestLine
-from wyoming_qwen3tts.protocol.requests import read_text
-from wyoming_qwen3tts.protocol.throttle import Throttle
-from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventReader, EventWriter
+from wyoming_qwen3tts.protocol.requests import IncomingText, read_request, read_text
+from wyoming_qwen3tts.protocol.response import Response, make_error
+from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter, discard_input, read_event
 
 _LOGGER = logging.getLogger(__name__)
 
-_CLOSE_S: Final = 2.0
+MAX_PENDING_REQUESTS: Final = 64
+MAX_ERRORS: Final = 50
+"""Wrong requests on one connection before it is closed."""
+IDLE_TIMEOUT_S: Final = 900.0
+"""Home Assistant keeps a stream open while a language model calls tools."""
+CLOSE_AFTER_ERROR_S: Final = 2.0
+"""A client that stays silent after an error may ignore errors and would wait forever."""
+_CLOSE_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -36,295 +46,352 @@ class Client:
     """The other end of a connection."""
 
     reader: asyncio.StreamReader
-    """What the client sends."""
     writer: asyncio.StreamWriter
-    """What is sent to the client."""
     name: str
-    """How the log calls it."""
-    listens_after_eof: bool = False
-    """A client that sends no more still listens, as in a shell pipe.
+    """Name in the log."""
+    is_pipe: bool = False
+    """stdio: the text of a stream ends with the input, and a silent client is kept."""
 
-    On a socket the end of input means that the client has gone.
-    """
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """What all connections of a server share."""
+
+    backend: SpeechBackend
+    max_text_chars: int
+    """Limit of the text of one request, streamed or not."""
+    supports_streaming: bool
+    """Whether ``info`` says so; streamed text is spoken in any case."""
+    on_error: Callable[[Exception], None]
+    """Called with every error that a client is sent."""
+    health: Callable[[], Mapping[str, Any]]
+    """Gives the data of the answer to a ``health`` event."""
+
+
+class State(Enum):
+    """What happens to events and responses."""
+
+    OPEN = auto()
+    """Events are answered."""
+    DRAINING = auto()
+    """No new requests. The connection closes after the last response."""
+    REJECTING = auto()
+    """The client broke the protocol. It is sent the reason, then closed."""
+    CLOSED = auto()
 
 
 class Connection:
-    """Serves one client until it goes away or is sent away."""
+    """Serves one client until it goes away, breaks the protocol or is idle for too long."""
 
-    def __init__(
-        self,
-        client: Client,
-        source: SpeechBackend,
-        limits: ConnectionLimits,
-        *,
-        supports_streaming: bool = True,
-        on_error: Callable[[Exception], None] | None = None,
-        large_events: LargeEvents | None = None,
-    ) -> None:
-        """Serve a client.
-
-        Args:
-            client: Who is served.
-            source: Speaks.
-            limits: What the client may cost.
-            supports_streaming: Whether info says so; streamed text is spoken in any case.
-            on_error: Called with everything that the client is told was wrong.
-            large_events: Those of all connections; None for one that is alone.
-        """
+    def __init__(self, client: Client, options: ConnectionOptions) -> None:
         self._client = client
-        self._reader = EventReader(client.reader, limits, large_events)
-        self._events = EventWriter(client.writer, limits)
-        self._source = source
-        self._limits = limits
-        self._supports_streaming = supports_streaming
-        self._on_error = on_error
-        self._requests = RequestLine(limits, client.name)
-        self._unfinished: Answer | None = None
-        self._linger: asyncio.TimerHandle | None = None
-        self._num_errors = 0
-        self._is_finishing = False
-        self._last_event_at = asyncio.get_running_loop().time()
-        self._main: asyncio.Task[None] | None = None
+        self._options = options
+        self._events = EventWriter(client.writer)
+        self._state = State.OPEN
+        self._closed = asyncio.Event()
         self._speaking: asyncio.Task[None] | None = None
-        self._is_sent_away = False
+        self._responses: deque[Response] = deque()
+        self._has_responses = asyncio.Event()
+        self._is_streaming = False
+        """Between synthesize-start and synthesize-stop."""
+        self._stream: Response | None = None
+        """The response that speaks the open stream; None after it has failed."""
+        self._failed: Response | None = None
+        """A plain response whose audio-stop is withheld."""
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._num_errors = 0
+        self._active_at = asyncio.get_running_loop().time()
         self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
             "describe": self._describe,
             "ping": self._ping,
-            "synthesize": self._take_request,
-            "synthesize-start": self._take_request,
-            "synthesize-chunk": self._take_request,
-            "synthesize-stop": self._take_request,
+            "health": self._report_health,
+            "synthesize": self._request,
+            "synthesize-start": self._request,
+            "synthesize-chunk": self._request,
+            "synthesize-stop": self._request,
         }
 
     async def run(self) -> None:
-        """Serve until the client goes away, breaks the rules or is idle for too long."""
-        self._main = asyncio.create_task(self._read_events())
-        self._speaking = asyncio.create_task(self._speak_answers())
-        others = [self._speaking]
-        if not self._client.listens_after_eof:
-            others.append(asyncio.create_task(self._watch_idleness()))
-        if self._is_finishing:
-            self._hang_up()
+        """Serve the client to its end."""
+        self._speaking = asyncio.create_task(self._speak_responses())
+        tasks = [self._speaking, asyncio.create_task(self._read_events())]
+        if not self._client.is_pipe:
+            tasks.append(asyncio.create_task(self._watch_idleness()))
         try:
-            await asyncio.wait([self._main])
+            await self._closed.wait()
         finally:
-            self._stop_linger()
-            for task in (self._main, *others):
+            self._stop_close_timer()
+            for task in tasks:
                 task.cancel()
-            for result in await asyncio.gather(self._main, *others, return_exceptions=True):
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception):
                     _LOGGER.error("%s: unexpected failure: %r", self._client.name, result)
-            await self._close()
+            await self._close_stream()
 
-    def finish(self) -> None:
-        """Take no more requests and end once the running ones are spoken."""
-        self._is_finishing = True
-        self._requests.close()
-        if self._requests.is_empty:
-            self._hang_up()
+    def drain(self) -> None:
+        """Accept no more requests and close after the last response."""
+        if self._state is State.OPEN:
+            self._state = State.DRAINING
+        if not self._responses:
+            self._close()
 
     def abort(self, reason: RequestError) -> None:
-        """Let every running request fail for this reason, then end."""
-        self._requests.refuse_all(reason)
-        self.finish()
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds since the client has sent anything; 0 while it is owed an answer."""
-        if self._requests.owes_audio:
-            return 0.0
-        return asyncio.get_running_loop().time() - self._last_event_at
-
-    def make_room(self) -> None:
-        """End a connection that nobody uses, because its place is needed."""
-        _LOGGER.info("%s: idle for %.0f s; closed to make room", self._client.name, self.idle_s)
-        # It takes a moment to end, in which it must not be chosen again.
-        self._last_event_at = asyncio.get_running_loop().time()
-        self._hang_up()
+        """Let every pending request fail for this reason, then close."""
+        for response in self._responses:
+            response.refuse(reason)
+        self.drain()
 
     # Reading
 
     async def _read_events(self) -> None:
-        throttle = Throttle(self._limits.max_events_per_s)
-        while True:
-            try:
-                if not await self._serve_event(throttle):
-                    break
-            except ProtocolError as error:
-                await self._send_away(error)
-                return
-            except ClientGoneError as error:
-                _LOGGER.debug("%s: connection lost: %s", self._client.name, error)
-                return
-            except Exception as error:  # noqa: BLE001 - one request must not end the others
-                if not await self._report(error):
-                    return
-        if self._client.listens_after_eof:
-            self._requests.end_stream()
-            self._is_finishing = True
-            if not self._requests.is_empty:
-                await asyncio.Event().wait()  # _speak_answers hangs up after the last one
-
-    async def _serve_event(self, throttle: Throttle) -> bool:
-        """Read an event and do what it asks for; False at the end of input."""
-        await throttle.wait()
+        is_draining = False
         try:
-            event = await self._reader.read()
+            while await self._serve_event():
+                pass
+            is_draining = self._end_input()
+        except ProtocolError as error:
+            await self._reject(error)
+        except ClientGoneError as error:
+            _LOGGER.debug("%s: connection lost: %s", self._client.name, error)
         finally:
-            throttle.spend(self._reader.cost)
-        if event is None:
-            return False
-        await self._note_life()
-        if handler := self._handlers.get(event.type):
-            await handler(event)
+            if not is_draining:
+                self._close()
+
+    async def _serve_event(self) -> bool:
+        """Read an event and answer it; False at the end of input."""
+        try:
+            event = await read_event(self._client.reader)
+            if event is None:
+                return False
+            await self._mark_active()
+            if handler := self._handlers.get(event.type):
+                await handler(event)
+        except (ProtocolError, ClientGoneError):
+            raise
+        except Exception as error:  # noqa: BLE001 - one request must not end the others
+            await self._report(error)
+        await asyncio.sleep(0)  # buffered events come without a wait: let other clients go on
         return True
 
-    async def _note_life(self) -> None:
-        """Take note that the client goes on."""
-        self._last_event_at = asyncio.get_running_loop().time()
-        self._stop_linger()
-        await self._pay_audio_stop()
+    def _end_input(self) -> bool:
+        """Return whether responses are pending that the client may still read.
 
-    async def _describe(self, event: Event) -> None:
-        event.data.clear()  # not needed, and whoever sends much of it may be slow to read
-        voices = await self._source.voices()
-        info = make_info(voices, supports_streaming=self._supports_streaming)
+        A client may close its sending half after a request. If it has gone, the next write fails.
+        """
+        if self._client.is_pipe:
+            self._end_stream()
+        if self._is_streaming:
+            return False  # the text will never be complete: the client has gone
+        self.drain()
+        return bool(self._responses)
+
+    async def _mark_active(self) -> None:
+        self._active_at = asyncio.get_running_loop().time()
+        self._stop_close_timer()
+        await self._send_withheld_audio_stop()
+
+    async def _describe(self, _event: Event) -> None:
+        voices = await self._options.backend.voices()
+        info = make_info(voices, supports_streaming=self._options.supports_streaming)
         await self._events.write(info.event())
 
     async def _ping(self, event: Event) -> None:
-        text = event.data.get("text")
-        if text is not None:
-            text = read_text(event)
+        text = None if event.data.get("text") is None else read_text(event)
         await self._events.write(Pong(text=text).event())
 
-    async def _take_request(self, event: Event) -> None:
+    async def _report_health(self, _event: Event) -> None:
+        await self._events.write(Event("health", dict(self._options.health())))
+
+    # Requests
+
+    async def _request(self, event: Event) -> None:
+        handle = {
+            "synthesize": self._synthesize,
+            "synthesize-start": self._start_stream,
+            "synthesize-chunk": self._continue_stream,
+            "synthesize-stop": self._stop_stream,
+        }[event.type]
         try:
-            self._requests.take(event)
+            handle(event)
         except BusyError as error:
-            if event.type != "synthesize-start":
-                raise
             await self._report(error)
-            await self._events.write(SynthesizeStopped().event())
+            if event.type == "synthesize-start":
+                await self._events.write(SynthesizeStopped().event())
+
+    def _synthesize(self, event: Event) -> None:
+        if not self._is_streaming:
+            self._enqueue(event, is_stream=False)
+
+    def _start_stream(self, event: Event) -> None:
+        if self._is_streaming:
+            _LOGGER.info("%s: synthesize-start before synthesize-stop", self._client.name)
+            self._end_stream()
+        self._is_streaming = True
+        self._stream = self._enqueue(event, is_stream=True)
+
+    def _continue_stream(self, event: Event) -> None:
+        self._require_stream(event)
+        if self._stream is None:
+            return  # the rest of a stream that has failed
+        try:
+            self._stream.text.add(read_text(event))
+        except RequestError as error:
+            self._stream.refuse(error)
+            self._stream = None
+
+    def _stop_stream(self, event: Event) -> None:
+        self._require_stream(event)
+        self._end_stream()
+
+    def _require_stream(self, event: Event) -> None:
+        if not self._is_streaming:
+            raise RequestError(f"{event.type} came without synthesize-start before it")
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.end_text()
+        self._stream = None
+        self._is_streaming = False
+
+    def _enqueue(self, event: Event, *, is_stream: bool) -> Response:
+        """Add the response to a request; a wrong request fails in its turn.
+
+        Raises:
+            BusyError: Too many requests are pending.
+        """
+        max_chars = self._options.max_text_chars
+        num_chars = sum(response.text.num_waiting_chars for response in self._responses)
+        if len(self._responses) >= MAX_PENDING_REQUESTS or num_chars > max_chars:
+            raise BusyError(f"{len(self._responses)} requests of this connection are pending")
+        request, text, failure = SpeechRequest(), IncomingText(max_chars), None
+        try:
+            if self._state is not State.OPEN:
+                raise BusyError("the server is shutting down")
+            request = read_request(event)
+            if not is_stream:
+                text.add(read_text(event))
+                text.end()
+        except RequestError as error:
+            failure = error
+        response = Response(request, text, self._events, is_stream=is_stream)
+        if failure is not None:
+            response.refuse(failure)
+        self._responses.append(response)
+        self._has_responses.set()
+        return response
 
     # Speaking
 
-    async def _speak_answers(self) -> None:
+    async def _speak_responses(self) -> None:
         try:
-            while True:
-                answer = await self._requests.first()
-                self._stop_linger()
-                await self._pay_audio_stop()
-                await self._speak(answer)
-                if self._is_finishing and self._requests.is_empty:
-                    break
+            while self._state is State.OPEN or self._responses:
+                self._has_responses.clear()
+                if self._responses:
+                    await self._speak(self._responses[0])
+                else:
+                    await self._has_responses.wait()
         except ClientGoneError as error:
-            if not self._is_sent_away:
-                _LOGGER.info("%s: gone while an answer was sent: %s", self._client.name, error)
+            if self._state is not State.REJECTING:
+                _LOGGER.info(
+                    "%s: client disconnected during playback: %s", self._client.name, error
+                )
         finally:
-            if not self._is_sent_away:  # else the client is still being told why
-                self._hang_up()
+            if self._state is not State.REJECTING:
+                self._close()
 
-    async def _speak(self, answer: Answer) -> None:
+    async def _speak(self, response: Response) -> None:
+        self._stop_close_timer()
+        await self._send_withheld_audio_stop()
         try:
-            failure = await answer.speak(self._source, self._events)
+            failure = await response.speak(self._options.backend)
         finally:
-            self._requests.finish_first()
+            self._responses.popleft()
+            if response is self._stream:
+                self._stream = None
         if failure is None:
-            self._stop_linger()
+            self._stop_close_timer()
             return
-        self._log(failure)
-        self._num_errors += 1
-        if not answer.is_stream:
-            self._unfinished = answer
-            self._start_linger()
+        self._count(failure)
+        if not response.is_stream:
+            self._failed = response
+            self._start_close_timer()
 
-    async def _pay_audio_stop(self) -> None:
-        """End the audio of a plain answer that failed, now that the client is known to go on."""
-        answer, self._unfinished = self._unfinished, None
-        if answer is not None and answer.unfinished_audio is not None:
-            await answer.unfinished_audio.stop()
+    async def _send_withheld_audio_stop(self) -> None:
+        """End the audio of a plain response that failed, now that the client goes on."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            await failed.stop_audio()
 
     # Ending
 
-    async def _report(self, error: Exception) -> bool:
-        """Tell the client and the log what is wrong; False when it has been wrong too often."""
-        self._log(error)
-        self._num_errors += 1
-        try:
-            await self._note_life()
-            await self._events.write(make_error(error))
-            if self._num_errors > self._limits.max_errors:
-                await self._send_away(ProtocolError("too many wrong requests"))
-                return False
-        except ClientGoneError:
-            return False
-        self._start_linger()
-        return True
+    async def _report(self, error: Exception) -> None:
+        """Send an error.
 
-    async def _send_away(self, error: ProtocolError) -> None:
-        """Tell the client why, read no more events and speak no more."""
-        _LOGGER.info("%s: %s; connection closed", self._client.name, error)
+        Raises:
+            ProtocolError: The client has made too many.
+        """
         self._count(error)
-        self._is_sent_away = True
+        await self._mark_active()
+        await self._events.write(make_error(error))
+        if self._num_errors > MAX_ERRORS:
+            raise ProtocolError("too many wrong requests")
+        self._start_close_timer()
+
+    def _count(self, error: Exception) -> None:
+        self._options.on_error(error)
+        self._num_errors += 1
+        if isinstance(error, Qwen3TTSError):
+            _LOGGER.warning("%s: %s: %s", self._client.name, error.code, error)
+        else:
+            _LOGGER.error("%s: unexpected failure: %r", self._client.name, error)
+            _LOGGER.debug("Traceback", exc_info=error)
+
+    async def _reject(self, error: ProtocolError) -> None:
+        """Send the reason, stop speaking and read no more events."""
+        _LOGGER.info("%s: %s; connection closed", self._client.name, error)
+        self._options.on_error(error)
+        self._state = State.REJECTING
         if self._speaking is not None:
             self._speaking.cancel()
         try:
             await self._events.write(make_error(error))
             self._events.end()
-            await self._reader.discard()
-        except OSError:
+            await discard_input(self._client.reader)
+        except OSError:  # includes TimeoutError
             return
 
-    def _start_linger(self) -> None:
-        """Hang up on a client that does not go on after an error.
-
-        It may be one that ignores errors and would wait for ever.
-        """
-        if self._linger is None and not self._client.listens_after_eof:
+    def _start_close_timer(self) -> None:
+        if self._close_timer is None and not self._client.is_pipe:
             loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(self._limits.error_linger_s, self._end_linger)
+            self._close_timer = loop.call_later(CLOSE_AFTER_ERROR_S, self._close_if_unused)
 
-    def _end_linger(self) -> None:
-        self._linger = None
-        if self._requests.is_empty:
-            self._hang_up()
+    def _close_if_unused(self) -> None:
+        self._close_timer = None
+        if not self._responses:
+            self._close()
 
-    def _stop_linger(self) -> None:
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
+    def _stop_close_timer(self) -> None:
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
 
     async def _watch_idleness(self) -> None:
         loop = asyncio.get_running_loop()
-        limit_s = self._limits.idle_timeout_s
-        self._last_event_at = loop.time()
-        while (left_s := self._last_event_at + limit_s - loop.time()) > 0:
+        while (left_s := self._active_at + IDLE_TIMEOUT_S - loop.time()) > 0:
             await asyncio.sleep(left_s)
-            if self._requests.owes_audio:
-                self._last_event_at = loop.time()
-        _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, limit_s)
-        self._hang_up()
+            if any(response.text.has_ended for response in self._responses):
+                self._active_at = loop.time()
+        _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, IDLE_TIMEOUT_S)
+        self._close()
 
-    def _hang_up(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
+    def _close(self) -> None:
+        self._state = State.CLOSED
+        self._closed.set()
 
-    async def _close(self) -> None:
+    async def _close_stream(self) -> None:
         self._client.writer.close()
         try:
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._client.writer.wait_closed()
         except OSError:  # includes TimeoutError: the client does not read the rest
             self._client.writer.transport.abort()
-
-    def _count(self, error: Exception) -> None:
-        if self._on_error is not None:
-            self._on_error(error)
-
-    def _log(self, error: Exception) -> None:
-        self._count(error)
-        if isinstance(error, Qwen3TTSError):
-            _LOGGER.warning("%s: %s: %s", self._client.name, error.code, error)
-        else:
-            _LOGGER.error("%s: unexpected failure: %r", self._client.name, error)
-            _LOGGER.debug("Where it happened", exc_info=error)

@@ -1,23 +1,25 @@
-"""Wyoming synthesize events -> :class:`SpeechRequest`, with every field checked.
+"""Reads Wyoming synthesize events into :class:`SpeechRequest`, with every field checked.
 
-The events' data is read directly: the wyoming classes drop the language where there is a name and
-the speaker where there is none, and raise anything from KeyError to AttributeError on wrong types.
+The data is read directly: the wyoming classes drop the language where there is a name and the
+speaker where there is none, and raise anything from KeyError to AttributeError on wrong types.
 """
 
 import asyncio
 import reprlib
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from wyoming.event import Event
 
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+
+MAX_NAME_CHARS: Final = 2_000
+"""Limit of a voice name, a language and a speaker; a speaker may be an instruction."""
 
 
-def read_request(event: Event, limits: ConnectionLimits) -> SpeechRequest:
-    """Return what a ``synthesize`` or ``synthesize-start`` event asks for, without the text.
+def read_request(event: Event) -> SpeechRequest:
+    """Return the voice that a ``synthesize`` or ``synthesize-start`` event asks for.
 
     Raises:
         RequestError: A field has the wrong type or is too long.
@@ -33,17 +35,17 @@ def read_request(event: Event, limits: ConnectionLimits) -> SpeechRequest:
     if context is not None and not isinstance(context, dict):
         raise RequestError(f"context must be an object, not {reprlib.repr(context)}")
     return SpeechRequest(
-        voice=_read_name(voice, "name", limits),
-        language=_read_name(voice, "language", limits),
-        speaker=_read_name(voice, "speaker", limits),
+        voice=_read_name(voice, "name"),
+        language=_read_name(voice, "language"),
+        speaker=_read_name(voice, "speaker"),
     )
 
 
 def read_text(event: Event) -> str:
-    """Return the text of a ``synthesize`` or ``synthesize-chunk`` event.
+    """Return the text of an event.
 
     Raises:
-        RequestError: There is none.
+        RequestError: The event has no text.
     """
     text = event.data.get("text")
     if not isinstance(text, str):
@@ -54,7 +56,7 @@ def read_text(event: Event) -> str:
 def without_surrogates(text: str) -> str:
     r"""Return text that can be encoded: pairs of surrogates joined, lone ones replaced.
 
-    JSON may carry lone surrogates (``"\ud800"``); neither a tokenizer nor UTF-8 takes them.
+    JSON may carry lone surrogates (``"\ud800"``); neither a tokenizer nor UTF-8 accepts them.
     """
     if text.isascii():
         return text
@@ -64,17 +66,17 @@ def without_surrogates(text: str) -> str:
 class IncomingText:
     """The text of one request while it arrives: an asynchronous iterator over its pieces.
 
-    What has arrived since the last look comes as one piece. Used by one reader and one writer in
+    Text that has arrived since the last read comes as one piece. For one reader and one writer in
     the same event loop.
     """
 
-    def __init__(self, limits: ConnectionLimits) -> None:
-        """Take at most ``limits.max_text_chars`` characters in all."""
-        self._limit = limits.max_text_chars
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
         self._num_chars = 0
         self._pieces: deque[str] = deque()
-        self._has_ended = False
         self._changed = asyncio.Event()
+        self.has_ended = False
+        """Whether the text is complete."""
 
     def add(self, piece: str) -> None:
         """Append text.
@@ -83,27 +85,22 @@ class IncomingText:
             RequestError: The whole text is too long.
         """
         self._num_chars += len(piece)
-        if self._num_chars > self._limit:
+        if self._num_chars > self._max_chars:
             raise RequestError(
-                f"the text has more than {self._limit} characters; send it in several requests"
+                f"the text has more than {self._max_chars} characters; send it in several requests"
             )
         if piece:
             self._pieces.append(piece)
             self._changed.set()
 
     def end(self) -> None:
-        """Say that the text is complete."""
-        self._has_ended = True
+        """Mark the text as complete."""
+        self.has_ended = True
         self._changed.set()
 
     @property
-    def has_ended(self) -> bool:
-        """The text is complete."""
-        return self._has_ended
-
-    @property
     def num_waiting_chars(self) -> int:
-        """Characters that have arrived and were not taken yet."""
+        """Characters that have arrived and were not read yet."""
         return sum(map(len, self._pieces))
 
     def __aiter__(self) -> "IncomingText":
@@ -111,7 +108,7 @@ class IncomingText:
 
     async def __anext__(self) -> str:
         while not self._pieces:
-            if self._has_ended:
+            if self.has_ended:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
@@ -120,15 +117,14 @@ class IncomingText:
         return piece
 
 
-def _read_name(voice: dict[str, Any], key: str, limits: ConnectionLimits) -> str | None:
+def _read_name(voice: dict[str, Any], key: str) -> str | None:
     value = voice.get(key)
     if value is None:
         return None
     if not isinstance(value, str):
         raise RequestError(f"the {key} of a voice must be a text, not {reprlib.repr(value)}")
-    if len(value) > limits.max_name_chars:
+    if len(value) > MAX_NAME_CHARS:
         raise RequestError(
-            f"the {key} of a voice has {len(value)} characters; at most {limits.max_name_chars} "
-            "are taken"
+            f"the {key} of a voice has {len(value)} characters; the limit is {MAX_NAME_CHARS}"
         )
     return without_surrogates(value)

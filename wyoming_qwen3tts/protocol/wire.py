@@ -1,251 +1,182 @@
-"""Events on the wire, read and written within limits.
+"""Reads and writes Wyoming events within bounds.
 
 An event is one line of JSON (``type``, optional ``data``, ``data_length``, ``payload_length``),
 then ``data_length`` bytes of JSON that are merged over ``data``, then ``payload_length`` raw bytes.
-The wyoming package reads without any limit and dies on values of the wrong type, so events are
-read here; they are encoded by the package.
+The wyoming package reads without limits and fails on values of the wrong type, so only its encoder
+is used.
 """
 
 import asyncio
 import io
+import json
 import reprlib
 from typing import Any, Final
 
 from wyoming.event import Event, write_event
 
 from wyoming_qwen3tts.errors import ProtocolError, RequestError
-from wyoming_qwen3tts.protocol.large_events import LargeEvents
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+
+MAX_HEADER_BYTES: Final = 65_536
+"""As in the wyoming package. It is also the limit of the stream that events are read from."""
+MAX_DATA_BYTES: Final = 1_048_576
+MAX_PAYLOAD_BYTES: Final = 1_048_576
+EVENT_TIMEOUT_S: Final = 10.0
+"""Time for the rest of an event after its first byte."""
+WRITE_TIMEOUT_S: Final = 30.0
+"""Time for which a client may leave its events unread."""
 
 _READ_BYTES: Final = 65_536
-_BLANK: Final = b" \t\r\n"
-# Bytes that cost as much as an event does anyhow: of JSON, and of what is only skipped.
-_ORDINARY_BYTES: Final = 1_000
-_SKIPPED_BYTES: Final = 100_000
 _MAX_DISCARDED_BYTES: Final = 16 * 1_048_576
-_DISCARD_S: Final = 1.0
+_DISCARD_TIMEOUT_S: Final = 1.0
 
 
 class ClientGoneError(ConnectionError):
-    """The client has closed the connection or does not read; there is nobody to tell."""
+    """The client has closed the connection or does not read."""
 
 
-class _EndOfInputError(Exception):
-    """The client stopped sending in the middle of an event."""
+async def read_event(stream: asyncio.StreamReader) -> Event | None:
+    """Return the next event without its payload, None at the end of input.
 
+    The wait for the first byte has no limit.
 
-class EventReader:
-    """Reads events from a stream that nobody vouches for."""
-
-    def __init__(
-        self,
-        stream: asyncio.StreamReader,
-        limits: ConnectionLimits,
-        large_events: LargeEvents | None = None,
-    ) -> None:
-        """Read from a stream; ``large_events`` are shared with other readers."""
-        self._stream = stream
-        self._limits = limits
-        self._large_events = large_events or LargeEvents()
-        self._buffer = bytearray()
-        self.cost = 0.0
-        """What the last event has cost, as a multiple of an ordinary one."""
-
-    async def read(self) -> Event | None:
-        """Return the next event, None at the end of input.
-
-        The wait for an event to begin is not limited here. The payload is skipped: no event that
-        a speech server understands has one.
-
-        Raises:
-            ProtocolError: The bytes are no event, or it is too long or too slow: what follows
-                cannot be trusted.
-            RequestError: The event is wrong in itself; the next one can be read.
-            ClientGoneError: The connection broke.
-        """
-        self.cost = 1.0
-        if not await self._begin():
-            return None
-        try:
-            async with asyncio.timeout(self._limits.event_timeout_s):
-                return await self._read_begun()
-        except TimeoutError as error:
-            seconds = self._limits.event_timeout_s
+    Raises:
+        ProtocolError: The bytes are not an event, or it is too long or too slow. The stream cannot
+            be read any further.
+        RequestError: This event is wrong; the next one can be read.
+        ClientGoneError: The connection broke.
+    """
+    try:
+        async with asyncio.timeout(None) as limit:
+            if not (first := await stream.read(1)):
+                return None
+            limit.reschedule(asyncio.get_running_loop().time() + EVENT_TIMEOUT_S)
+            return await _read_rest(stream, first)
+    except asyncio.IncompleteReadError:
+        return None
+    except OSError as error:
+        if limit.expired():
             raise ProtocolError(
-                f"an event was begun and not finished within {seconds:g} s"
+                f"an event was begun and not finished within {EVENT_TIMEOUT_S:g} s"
             ) from error
-        except _EndOfInputError:
-            return None
+        raise ClientGoneError(str(error)) from error
 
-    async def discard(self) -> None:
-        """Read what is still coming for a moment, and forget it.
 
-        Closing a socket with unread input resets it, and the client would lose what it was told.
-        """
-        self._buffer.clear()
-        num_bytes = 0
-        try:
-            async with asyncio.timeout(_DISCARD_S):
-                while num_bytes < _MAX_DISCARDED_BYTES:
-                    piece = await self._stream.read(_READ_BYTES)
-                    if not piece:
-                        return
-                    num_bytes += len(piece)
-        except OSError:  # includes TimeoutError
-            return
+async def discard_input(stream: asyncio.StreamReader) -> None:
+    """Drop input for a moment, before the connection is closed.
 
-    async def _begin(self) -> bool:
-        """Wait until the first byte of an event is there; blank lines between events are fine."""
-        while True:
-            num_blank = len(self._buffer) - len(self._buffer.lstrip(_BLANK))
-            del self._buffer[:num_blank]
-            if self._buffer:
-                return True
-            if not await self._fill():
-                return False
+    Closing a socket with unread input resets it, and the client would lose the error event.
+    """
+    num_bytes = 0
+    async with asyncio.timeout(_DISCARD_TIMEOUT_S):
+        while num_bytes < _MAX_DISCARDED_BYTES and (piece := await stream.read(_READ_BYTES)):
+            num_bytes += len(piece)
 
-    async def _fill(self) -> bool:
-        try:
-            piece = await self._stream.read(_READ_BYTES)
-        except OSError as error:
-            raise ClientGoneError(str(error)) from error
-        self._buffer += piece
-        return bool(piece)
 
-    async def _read_begun(self) -> Event:
-        if not self._buffer.startswith(b"{"):
-            start = bytes(self._buffer[:16])
-            raise ProtocolError(f"not a Wyoming event: it begins with {start!r}, not with '{{'")
-        header = await self._load_header(await self._take_line())
-        data_bytes = _length(header, "data_length", self._limits.max_data_bytes)
-        payload_bytes = _length(header, "payload_length", self._limits.max_payload_bytes)
-        self.cost += data_bytes / _ORDINARY_BYTES + payload_bytes / _SKIPPED_BYTES
-        async with self._large_events.place(data_bytes):
-            body = await self._take(data_bytes)
-            await self._skip(payload_bytes)
-            # From here on the whole event was consumed: what is wrong with it hurts only itself.
-            event_type = header.get("type")
-            if not isinstance(event_type, str):
-                raise RequestError(f"the type of an event must be a text, not {_quote(event_type)}")
-            more = await self._load_body(body, event_type) if body else None
-        return Event(type=event_type, data=_merge(header.get("data"), more, event_type))
-
-    async def _load_header(self, line: bytes) -> dict[str, Any]:
-        self.cost += len(line) / _ORDINARY_BYTES
-        try:
-            header = await self._large_events.load(line)
-        except (ValueError, RecursionError) as error:
-            message = f"not a Wyoming event: the header line is no JSON ({_reason(error)})"
-            raise ProtocolError(message) from error
-        if not isinstance(header, dict):
-            raise ProtocolError("not a Wyoming event: the header line is no JSON object")
-        return header
-
-    async def _load_body(self, body: bytes, event_type: str) -> Any:
-        try:
-            return await self._large_events.load(body)
-        except (ValueError, RecursionError) as error:
-            raise RequestError(
-                f"the data of {_quote(event_type)} is no JSON ({_reason(error)})"
-            ) from error
-
-    async def _take_line(self) -> bytes:
-        num_scanned = 0
-        while (end := self._buffer.find(b"\n", num_scanned)) < 0:
-            num_scanned = len(self._buffer)
-            if num_scanned > self._limits.max_header_bytes:
-                break
-            if not await self._fill():
-                raise _EndOfInputError
-        if end < 0 or end > self._limits.max_header_bytes:
-            raise ProtocolError(
-                f"the header line is longer than {self._limits.max_header_bytes} bytes"
-            )
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
-        return line
-
-    async def _take(self, num_bytes: int) -> bytes:
-        while len(self._buffer) < num_bytes:
-            if not await self._fill():
-                raise _EndOfInputError
-        taken = bytes(self._buffer[:num_bytes])
-        del self._buffer[:num_bytes]
-        return taken
-
-    async def _skip(self, num_bytes: int) -> None:
-        while num_bytes > len(self._buffer):
-            num_bytes -= len(self._buffer)
-            self._buffer.clear()
-            if not await self._fill():
-                raise _EndOfInputError
-        del self._buffer[:num_bytes]
+def encode_event(event: Event) -> bytes:
+    """Return an event as it goes over the wire."""
+    encoded = io.BytesIO()
+    write_event(event, encoded)
+    return encoded.getvalue()
 
 
 class EventWriter:
     """Writes events to a client that may have stopped reading."""
 
-    def __init__(self, stream: asyncio.StreamWriter, limits: ConnectionLimits) -> None:
+    def __init__(self, stream: asyncio.StreamWriter) -> None:
         self._stream = stream
-        self._timeout_s = limits.write_timeout_s
         self._has_ended = False
 
     async def write(self, event: Event) -> None:
         """Send an event; waits while the client is slow.
 
         Raises:
-            ClientGoneError: The client has gone, has not read for too long, or was told that
-                nothing more will come.
+            ClientGoneError: The client has gone, has not read for too long, or :meth:`end` was
+                called.
         """
-        encoded = io.BytesIO()
-        write_event(event, encoded)
         if self._has_ended or self._stream.is_closing():
             raise ClientGoneError("the connection is closed")
-        # In one piece, and never by writelines (as the package's own asynchronous writer does): on
-        # a lost connection some versions of Python (3.12.1 and 3.13.0 were seen to) leave the
-        # descriptor watched, and the next client that gets the same number is not heard.
-        self._stream.write(encoded.getvalue())
+        # In one piece, not by writelines as the wyoming package does: on a lost connection Python
+        # 3.12.1 and 3.13.0 leave the descriptor watched, and the next client with that number
+        # hangs.
+        self._stream.write(encode_event(event))
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._stream.drain()
         except TimeoutError as error:
-            raise ClientGoneError(f"the client read nothing for {self._timeout_s:g} s") from error
+            raise ClientGoneError(f"the client read nothing for {WRITE_TIMEOUT_S:g} s") from error
         except OSError as error:
             raise ClientGoneError(str(error)) from error
 
     def end(self) -> None:
-        """Tell the client that nothing more will come, where the transport can."""
+        """Send the end of output, where the transport can."""
         self._has_ended = True
         if self._stream.can_write_eof():
             self._stream.write_eof()
 
 
-def _length(header: dict[str, Any], key: str, limit: int) -> int:
+async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
+    if first not in b"{ \t\r\n":
+        raise ProtocolError(f"not a Wyoming event: it begins with {first!r}, not with '{{'")
+    try:
+        line = first if first == b"\n" else first + await stream.readuntil(b"\n")
+    except asyncio.LimitOverrunError as error:
+        message = f"the header line is longer than {MAX_HEADER_BYTES} bytes"
+        raise ProtocolError(message) from error
+    if not line.strip():
+        raise RequestError("a blank line is not a Wyoming event")
+    header = _load_header(line)
+    num_data_bytes = _read_length(header, "data_length", MAX_DATA_BYTES)
+    num_payload_bytes = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
+    body = await stream.readexactly(num_data_bytes)
+    while num_payload_bytes:  # not kept: text-to-speech needs no payload
+        piece = await stream.read(min(num_payload_bytes, _READ_BYTES))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"", num_payload_bytes)
+        num_payload_bytes -= len(piece)
+    # The whole event is consumed: from here on errors concern only this event.
+    event_type = header.get("type")
+    if not isinstance(event_type, str):
+        raise RequestError(f"the type of an event must be a text, not {reprlib.repr(event_type)}")
+    data: dict[str, Any] = {}
+    for part in (header.get("data"), _load_body(body, event_type) if body else None):
+        if part is not None and not isinstance(part, dict):
+            raise RequestError(
+                f"the data of {reprlib.repr(event_type)} must be an object, "
+                f"not {reprlib.repr(part)}"
+            )
+        data.update(part or {})
+    return Event(type=event_type, data=data)
+
+
+def _load_header(line: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        message = f"not a Wyoming event: the header line is not valid JSON ({_reason(error)})"
+        raise ProtocolError(message) from error
+    if not isinstance(header, dict):
+        raise ProtocolError("not a Wyoming event: the header line is not a JSON object")
+    return header
+
+
+def _load_body(body: bytes, event_type: str) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"the data of {reprlib.repr(event_type)} is not valid JSON ({_reason(error)})"
+        ) from error
+
+
+def _read_length(header: dict[str, Any], key: str, limit: int) -> int:
     value = header.get(key)
     if value is None:
         return 0
     if type(value) is not int or value < 0:
-        raise ProtocolError(f"{key} must be a whole number of bytes, not {_quote(value)}")
+        raise ProtocolError(f"{key} must be a whole number of bytes, not {reprlib.repr(value)}")
     if value > limit:
-        raise ProtocolError(f"{key} is {_quote(value)} bytes; at most {limit} are taken")
+        raise ProtocolError(f"{key} is {reprlib.repr(value)}; the limit is {limit} bytes")
     return value
-
-
-def _merge(inline: Any, body: Any, event_type: str) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for part in (inline, body):
-        if part is None:
-            continue
-        if not isinstance(part, dict):
-            raise RequestError(
-                f"the data of {_quote(event_type)} must be an object, not {_quote(part)}"
-            )
-        data.update(part)
-    return data
-
-
-def _quote(value: object) -> str:
-    return reprlib.repr(value)
 
 
 def _reason(error: Exception) -> str:
