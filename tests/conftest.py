@@ -18,7 +18,7 @@ from tests.support.hub_fixtures import (
 from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 
 __all__ = [
@@ -75,7 +75,7 @@ def tiny_model(tiny_bundle: Callable[..., Path]) -> Callable[..., SpeechModel]:
     def get(name: str, precision: Precision = "fp32") -> SpeechModel:
         directory = tiny_bundle(name, precision)
         if directory not in opened:
-            opened[directory] = open_bundle(directory, SessionOptions(num_threads=NUM_THREADS))
+            opened[directory] = open_bundle(directory, NUM_THREADS)
         return opened[directory]
 
     return get
@@ -88,4 +88,4 @@ def endless_model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
     checkpoint = write_tiny_checkpoint(root / "checkpoint", eos_gain=0.0)
     options = BuildOptions(recipe=uniform_recipe("fp32"))
     bundle = build_bundle(checkpoint, root / "bundle", options)
-    return open_bundle(bundle, SessionOptions(num_threads=NUM_THREADS))
+    return open_bundle(bundle, NUM_THREADS)

@@ -14,9 +14,9 @@ import onnxruntime as ort
 
 from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.builder.graph import GraphBuilder
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
-from wyoming_qwen3tts.runtime.facts import ModelFacts
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.bundle import open_bundle
+from wyoming_qwen3tts.runtime.graphs import open_session
+from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import TalkerOutput
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
@@ -40,7 +40,7 @@ class SpeechSubject:
     """One bundle, opened as the server opens it."""
 
     def __init__(self, bundle_directory: str, max_lanes: int, num_threads: int) -> None:
-        model = open_bundle(Path(bundle_directory), SessionOptions(num_threads=num_threads))
+        model = open_bundle(Path(bundle_directory), num_threads)
         self._parts = {
             "talker": _Timed(model.talker),
             "code_predictor": _Timed(model.code_predictor),

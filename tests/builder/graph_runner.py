@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.graphs import open_session
 
 
 @cache

@@ -13,7 +13,7 @@ from wyoming_qwen3tts.builder.codec_convolution import (
 )
 from wyoming_qwen3tts.builder.codec_layers import StreamStates
 from wyoming_qwen3tts.builder.graph import GraphBuilder
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.graphs import open_session
 
 WIDTH_IN, WIDTH_OUT, NUM_TAPS = 3, 5, 7
 

@@ -14,8 +14,7 @@ from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
 from wyoming_qwen3tts.errors import CheckpointError
-from wyoming_qwen3tts.runtime.codec import OnnxCodecDecoder
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.graphs import OnnxCodecDecoder, open_session
 
 SAMPLES_PER_FRAME = 1920
 # More frames than attention sees (9) and than one run takes (8), so that both limits are crossed.
@@ -44,7 +43,7 @@ def case(tmp_path_factory) -> Callable[..., Case]:
             checkpoint = Checkpoint.open(source)
             build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, root)
             path = root / "codec_decoder.onnx"
-            decoder = OnnxCodecDecoder(open_session(path, num_threads=2), path)
+            decoder = OnnxCodecDecoder(path, 2)
             shape = (NUM_FRAMES, num_groups)
             codes = np.random.default_rng(num_groups).integers(
                 0, checkpoint.codec_decoder.codebook_size, shape
@@ -130,7 +129,7 @@ def int8_decoder(case):
     checkpoint = Checkpoint.open(root / "checkpoint")
     build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory, precision="int8")
     path = directory / "codec_decoder.onnx"
-    return OnnxCodecDecoder(open_session(path, num_threads=2), path), directory
+    return OnnxCodecDecoder(path, 2), directory
 
 
 def test_int8_is_near_float32(int8_decoder, case):

@@ -5,7 +5,7 @@ import pytest
 
 from wyoming_qwen3tts.builder import codec_layers
 from wyoming_qwen3tts.builder.graph import GraphBuilder
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.graphs import open_session
 
 
 @pytest.fixture

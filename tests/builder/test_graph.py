@@ -6,7 +6,7 @@ import pytest
 
 from wyoming_qwen3tts.builder.graph import DATA_ALIGNMENT_BYTES, GraphBuilder
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.graphs import open_session
 
 
 def run(path, **feeds):

@@ -30,7 +30,7 @@ from tests.support.random_checkpoint.values import (
 from tests.support.random_checkpoint.vocabulary import build_vocabulary
 from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.runtime.facts import ModelType, facts_from_checkpoint
+from wyoming_qwen3tts.runtime.manifest import ModelType, facts_from_checkpoint
 from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
 
 

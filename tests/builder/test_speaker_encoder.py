@@ -1,5 +1,7 @@
 """The speaker encoder graph against the numpy oracle, and its mel front end."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,9 @@ from wyoming_qwen3tts.builder import mel
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.speaker_encoder import build_speaker_encoder
 from wyoming_qwen3tts.errors import VoiceError
-from wyoming_qwen3tts.runtime.session import open_session
-from wyoming_qwen3tts.runtime.speaker_encoder import MIN_SAMPLES, OnnxSpeakerEncoder
+from wyoming_qwen3tts.runtime.graphs import MIN_SPEAKER_SAMPLES, embed_speaker
 
-LENGTHS = [MIN_SAMPLES, 1281, 1535, 1536, 1920, 5000, 24000, 24001, 50177]
+LENGTHS = [MIN_SPEAKER_SAMPLES, 1281, 1535, 1536, 1920, 5000, 24000, 24001, 50177]
 
 
 @pytest.fixture(scope="session", params=["0.6B-base", "1.7B-base"])
@@ -23,7 +24,7 @@ def encoders(request, tiny_checkpoint, tmp_path_factory):
     checkpoint = Checkpoint.open(source)
     build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
     path = directory / "speaker_encoder.onnx"
-    encoder = OnnxSpeakerEncoder(open_session(path, num_threads=2), path)
+    encoder = partial(embed_speaker, path, 2)
     return encoder, OracleSpeakerEncoder(source), checkpoint
 
 
@@ -37,7 +38,7 @@ def clip(length):
 @pytest.mark.parametrize("length", LENGTHS)
 def test_x_vector_equals_the_oracle(length, encoders):
     encoder, oracle, _ = encoders
-    x_vector = encoder.embed(clip(length))
+    x_vector = encoder(clip(length))
     assert x_vector.dtype == np.float32
     np.testing.assert_allclose(x_vector, oracle.embed(clip(length)), atol=1e-4)
 
@@ -45,20 +46,20 @@ def test_x_vector_equals_the_oracle(length, encoders):
 def test_silence_has_an_x_vector(encoders):
     encoder, oracle, _ = encoders
     silence = np.zeros(4800, np.float32)
-    x_vector = encoder.embed(silence)
+    x_vector = encoder(silence)
     assert np.isfinite(x_vector).all()
     np.testing.assert_allclose(x_vector, oracle.embed(silence), atol=1e-4)
 
 
 def test_width_is_the_talker_width(encoders):
     encoder, _, checkpoint = encoders
-    assert encoder.embed(clip(4800)).shape == (checkpoint.facts.hidden_size,)
+    assert encoder(clip(4800)).shape == (checkpoint.facts.hidden_size,)
 
 
 def test_too_short_a_clip_is_refused(encoders):
     encoder, _, _ = encoders
-    with pytest.raises(VoiceError, match=f"at least {MIN_SAMPLES}"):
-        encoder.embed(clip(MIN_SAMPLES - 1))
+    with pytest.raises(VoiceError, match=f"at least {MIN_SPEAKER_SAMPLES}"):
+        encoder(clip(MIN_SPEAKER_SAMPLES - 1))
 
 
 def test_mel_filters_equal_the_oracle():

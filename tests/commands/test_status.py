@@ -24,7 +24,6 @@ from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import read_bundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.protocol.server import Listener
-from wyoming_qwen3tts.runtime.bundle import SessionOptions
 
 CUSTOM = "0.6B-custom_voice"
 
@@ -124,7 +123,7 @@ async def test_a_running_server_is_asked(tmp_path, capsys):
 async def test_the_pool_logs_what_a_model_did(tiny_bundle, tiny_model, caplog):
     bundle = read_bundle(tiny_bundle(CUSTOM))
     pool = ModelPool(
-        SessionOptions(num_threads=NUM_THREADS),
+        NUM_THREADS,
         max_lanes=1,
         open_model=lambda _: tiny_model(CUSTOM),
     )
@@ -159,7 +158,7 @@ async def test_a_model_that_cannot_be_opened_is_an_error_of_the_model(tiny_bundl
         raise BundleError("it is damaged")
 
     bundle = read_bundle(tiny_bundle(CUSTOM))
-    pool = ModelPool(SessionOptions(num_threads=NUM_THREADS), max_lanes=1, open_model=refuse)
+    pool = ModelPool(NUM_THREADS, max_lanes=1, open_model=refuse)
     with pytest.raises(BundleError):
         async with pool.use(bundle):
             pass

@@ -24,9 +24,9 @@ from wyoming_qwen3tts.engine.model_pool import ModelPool
 from wyoming_qwen3tts.errors import BundleError, ChecksumError, Qwen3TTSError
 from wyoming_qwen3tts.models.bundles import read_bundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 
-OPTIONS = SessionOptions(num_threads=NUM_THREADS)
+OPTIONS = NUM_THREADS
 NAMES = ("0.6B-custom_voice", "1.7B-voice_design")
 
 

@@ -27,7 +27,7 @@ from wyoming_qwen3tts.models.orders import Order, Wishes, rebuild_order, resolve
 from wyoming_qwen3tts.models.provision import Provisioner, ProvisionOptions
 from wyoming_qwen3tts.models.provision_state import CancelledError, ProvisionState, read_state
 from wyoming_qwen3tts.models.registry import Measured
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
 
 CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
@@ -67,7 +67,7 @@ def workshop(tmp_path, options):
 def check_speaks(bundle: InstalledBundle) -> None:
     for file in bundle.manifest.files:
         assert sha256_of(bundle.directory / file.path) == file.sha256
-    open_bundle(bundle.directory, SessionOptions(num_threads=1))
+    open_bundle(bundle.directory, 1)
 
 
 def test_repository_becomes_a_bundle(workshop, hub):
@@ -158,7 +158,7 @@ def test_published_bundle_by_name_and_variant(
     bundle = workshop.provide(f"{published.repo}/cpu_int4")
     assert bundle.is_published
     assert bundle.directory.parent.name == "onnx-community--qwen3-tts-12hz-0.6b-customvoice"
-    open_bundle(bundle.directory, SessionOptions(num_threads=1))
+    open_bundle(bundle.directory, 1)
     for reference in (published.repo, f"{published.repo}:cpu_int4", published.repo.lower()):
         assert workshop.resolve(reference) == bundle
     # The owner's bundle does not pass for the one that is built from the checkpoint.

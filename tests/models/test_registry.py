@@ -12,7 +12,7 @@ from wyoming_qwen3tts.models.registry import (
     find_published,
     suggest_models,
 )
-from wyoming_qwen3tts.runtime.facts import facts_from_checkpoint
+from wyoming_qwen3tts.runtime.manifest import facts_from_checkpoint
 
 MODELS = {(model.model_size, model.model_type): model for model in catalogue_models()}
 

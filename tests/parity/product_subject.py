@@ -11,7 +11,7 @@ from tests.parity.subject import Utterance
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
@@ -32,7 +32,7 @@ def open_product(checkpoint: Path, bundle: Path) -> SpeechModel:
     if not bundle.exists():
         options = BuildOptions(recipe=uniform_recipe("fp32"), name=checkpoint.name.lower())
         build_bundle(checkpoint, bundle, options)
-    return open_bundle(bundle, SessionOptions(num_threads=1))
+    return open_bundle(bundle, 1)
 
 
 class ProductSubject:
@@ -96,13 +96,13 @@ class ProductSubject:
         """Encode samples (S,) into codes (F, G)."""
         if self._model.codec_encoder is None:
             raise ValueError("this bundle has no codec encoder")
-        return self._model.codec_encoder.encode(samples)
+        return self._model.codec_encoder(samples)
 
     def embed(self, samples: Float32Array) -> Float32Array:
         """Return the x-vector (D,) of samples (S,)."""
         if self._model.speaker_encoder is None:
             raise ValueError("this bundle has no speaker encoder")
-        return self._model.speaker_encoder.embed(samples)
+        return self._model.speaker_encoder(samples)
 
 
 def _utterance(speech: Speech) -> Utterance:

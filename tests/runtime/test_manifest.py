@@ -7,21 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import ManifestError
-from wyoming_qwen3tts.runtime.facts import (
-    MODEL_TYPES,
-    CodecIds,
-    GenerationDefaults,
-    ModelFacts,
-    TextIds,
-)
 from wyoming_qwen3tts.runtime.manifest import (
     DEVICES,
     FORMAT_VERSION,
+    MODEL_TYPES,
     BundleFile,
     BundleSource,
+    CodecIds,
+    GenerationDefaults,
     Manifest,
+    ModelFacts,
     QuantizationReport,
     TalkerLayout,
+    TextIds,
     read_manifest,
 )
 
@@ -171,8 +169,8 @@ def test_whole_numbers_are_welcome_where_fractions_may_be(values):
         (["files"], {}, "files"),
         (["files", 0], "x", r"files\[0\] is 'x'"),
         (["source", "repo"], 5, "repo is 5"),
-        (["quantization", 0, "snr_db"], float("inf"), "no JSON"),
-        (["quantization", 0, "snr_db"], float("nan"), "no JSON"),
+        (["quantization", 0, "snr_db"], float("inf"), "not valid JSON"),
+        (["quantization", 0, "snr_db"], float("nan"), "not valid JSON"),
     ],
 )
 def test_wrong_values_name_their_key(values, path, value, message):

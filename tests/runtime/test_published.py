@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.oracle.language_model import OracleLanguageModel, OracleRequest
-from wyoming_qwen3tts.errors import RequestError, SynthesisError
+from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.runtime.sampling import SamplingOptions
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling
 from wyoming_qwen3tts.synthesis.request import (
@@ -201,11 +201,14 @@ def test_predictor_draws_as_our_own_graph(name, options, published_model, tiny_m
     assert np.array_equal(got, wanted)
 
 
-def test_predictor_says_when_its_scores_are_no_numbers(published_model):
+def test_predictor_marks_lanes_whose_scores_are_not_finite(published_model):
     predictor = published_model(CUSTOM).code_predictor
-    hidden = np.full((1, 64), np.nan, np.float32)
-    with pytest.raises(SynthesisError, match="not finite"):
-        predictor.predict(hidden, np.array([1]), draws(np.zeros((1, 15))))
+    hidden = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    wanted = predictor.predict(hidden, np.array([1, 2, 3]), draws(np.full((3, 15), 0.5)))
+    hidden[1] = np.nan
+    codes = predictor.predict(hidden, np.array([1, 2, 3]), draws(np.full((3, 15), 0.5)))
+    assert np.array_equal(codes[[0, 2]], wanted[[0, 2]])
+    assert np.all(codes[1] == -1)
 
 
 def test_embeddings_equal_our_own_tables(published_model, tiny_model):

@@ -1,53 +1,51 @@
-"""Opening graphs: what is wrong is named, and other devices fall back to the CPU."""
+"""Opening graphs: errors name the file and say what to do; the process has one thread pool."""
 
+import logging
+
+import onnxruntime as ort
 import pytest
 
-from wyoming_qwen3tts.errors import BundleError, GraphInterfaceError
-from wyoming_qwen3tts.runtime.session import (
-    CPU_EXECUTION,
-    CPU_PROVIDER,
-    check_graph_io,
-    open_session,
-    select_execution,
-)
+from wyoming_qwen3tts.errors import BundleError, GraphInterfaceError, is_out_of_memory
+from wyoming_qwen3tts.runtime.bundle import open_bundle
+from wyoming_qwen3tts.runtime.graphs import check_graph_io, open_session
 
-
-@pytest.mark.parametrize(
-    ("device", "provider", "bundle_device"),
-    [
-        ("cuda", "CUDAExecutionProvider", "cuda"),
-        ("openvino", "OpenVINOExecutionProvider", "cpu"),
-    ],
-)
-def test_a_device_that_is_there_is_used_with_the_cpu_behind_it(device, provider, bundle_device):
-    execution = select_execution(device, available=[provider, CPU_PROVIDER])
-    assert execution.providers == (provider, CPU_PROVIDER)
-    assert execution.bundle_device == bundle_device
-
-
-@pytest.mark.parametrize(
-    ("device", "package"), [("cuda", "onnxruntime-gpu"), ("openvino", "onnxruntime-openvino")]
-)
-def test_a_device_that_is_missing_falls_back_with_one_warning(device, package, caplog):
-    assert select_execution(device, available=[CPU_PROVIDER]) is CPU_EXECUTION
-    assert len(caplog.records) == 1
-    assert package in caplog.text
-
-
-def test_the_cpu_is_always_there(caplog):
-    assert select_execution("cpu") is CPU_EXECUTION
-    assert not caplog.records
+CUSTOM = "0.6B-custom_voice"
 
 
 def test_a_graph_that_cannot_be_loaded_is_named(tmp_path):
     path = tmp_path / "talker.onnx"
     path.write_bytes(b"no graph")
-    with pytest.raises(BundleError, match=r"talker\.onnx cannot be loaded"):
-        open_session(path, num_threads=2)
+    with pytest.raises(BundleError, match=r"talker\.onnx cannot be loaded.*Build or fetch"):
+        open_session(path, 2)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc")])
+def test_opening_without_memory_says_so(error, tiny_bundle, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr(ort, "InferenceSession", refuse)
+    with pytest.raises(BundleError, match="out of memory") as caught:
+        open_bundle(tiny_bundle(CUSTOM), 2)
+    assert "Build" not in str(caught.value)
+    assert is_out_of_memory(caught.value)
+
+
+def test_another_number_of_threads_has_no_effect_and_is_logged_once(tiny_bundle, caplog):
+    path = tiny_bundle(CUSTOM) / "talker.onnx"
+    open_session(path, 2)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        open_session(path, 2)
+        open_session(path, 3)
+        open_session(path, 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Thread pool: it exists already with another size; threads=3 has no effect"
+    ]
 
 
 def test_missing_inputs_and_outputs_are_named(tiny_bundle):
-    path = tiny_bundle("0.6B-custom_voice") / "talker.onnx"
-    session = open_session(path, num_threads=2)
+    path = tiny_bundle(CUSTOM) / "talker.onnx"
+    session = open_session(path, 2)
     with pytest.raises(GraphInterfaceError, match=r"no input 'noise', no output 'mel'"):
         check_graph_io(session, path, inputs=["embeddings", "noise"], outputs=["mel"])

@@ -9,8 +9,8 @@ from pathlib import Path
 _OPEN_A_BUNDLE = """
 import sys
 from pathlib import Path
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
-open_bundle(Path(sys.argv[1]), SessionOptions(num_threads=1))
+from wyoming_qwen3tts.runtime.bundle import open_bundle
+open_bundle(Path(sys.argv[1]), 1)
 """
 
 

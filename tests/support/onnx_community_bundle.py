@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.support.onnx_community_writer import PublishedOptions, write_published_bundle
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.runtime.onnx_community import open_published_bundle
+from wyoming_qwen3tts.runtime.onnx_community import open_onnx_community
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 
 NUM_THREADS = 2
@@ -29,5 +29,5 @@ def write_small_published_bundle(
     return directory
 
 
-def open_small(directory: Path, checkpoint_dir: Path | None = None) -> SpeechModel:
-    return open_published_bundle(directory, num_threads=NUM_THREADS, checkpoint_dir=checkpoint_dir)
+def open_small(directory: Path) -> SpeechModel:
+    return open_onnx_community(directory, NUM_THREADS)

@@ -8,7 +8,7 @@ from tests.support.random_checkpoint import (
     RandomCheckpoint,
     RandomCheckpointRecipe,
 )
-from wyoming_qwen3tts.runtime.facts import ModelType
+from wyoming_qwen3tts.runtime.manifest import ModelType
 
 # Checkpoint name -> its size and type, as the five published repositories.
 TINY_CHECKPOINTS: dict[str, tuple[ModelSize, ModelType]] = {

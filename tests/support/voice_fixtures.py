@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.support.speech_clip import encode_clip, speech_clip
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.runtime.facts import CodecIds, GenerationDefaults, ModelFacts, TextIds
+from wyoming_qwen3tts.runtime.manifest import CodecIds, GenerationDefaults, ModelFacts, TextIds
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 
 WIDTH, NUM_GROUPS, CODEBOOK_SIZE = 8, 4, 64
@@ -68,8 +68,8 @@ def encoding_model(encoders: CountingEncoders | None, name: str = "base") -> Spe
         talker=nothing,
         code_predictor=nothing,
         codec_decoder=nothing,
-        codec_encoder=encoders,
-        speaker_encoder=encoders,
+        codec_encoder=encoders.encode if encoders else None,
+        speaker_encoder=encoders.embed if encoders else None,
     )
 
 

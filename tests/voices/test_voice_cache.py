@@ -331,8 +331,8 @@ class TestRealModel:
         assert isinstance(voice, IclVoice)
         clip = load_reference_clip(anna / "ref.wav", model.facts.sample_rate_hz)
         padded = add_continuation_silence(clip, model.facts.sample_rate_hz)
-        assert np.array_equal(voice.x_vector, model.speaker_encoder.embed(clip))
-        assert np.array_equal(voice.reference_codes, model.codec_encoder.encode(padded))
+        assert np.array_equal(voice.x_vector, model.speaker_encoder(clip))
+        assert np.array_equal(voice.reference_codes, model.codec_encoder(padded))
 
         options = replace(default_options(model.facts.generation, seed=1), max_frames=4)
         # From disk it is the same voice: the same codes are spoken.

@@ -30,7 +30,7 @@ from wyoming_qwen3tts.builder.config import (
     read_talker_config,
 )
 from wyoming_qwen3tts.errors import CheckpointError
-from wyoming_qwen3tts.runtime.facts import ModelFacts, facts_from_checkpoint
+from wyoming_qwen3tts.runtime.manifest import ModelFacts, facts_from_checkpoint
 
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from wyoming_qwen3tts.builder.codec_convolution import HIGH_PREFIX, LOW_PREFIX, ValueRange
-from wyoming_qwen3tts.runtime.session import open_session
+from wyoming_qwen3tts.runtime.graphs import open_session
 
 _SEED: Final = 20_250_101
 # Long enough for every convolution's past and most of attention's to fill; 5 s of sound.

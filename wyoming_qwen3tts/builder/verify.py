@@ -25,9 +25,8 @@ from wyoming_qwen3tts.builder.recipe import PRECISIONS, uniform_recipe
 from wyoming_qwen3tts.errors import CheckpointError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
 from wyoming_qwen3tts.paths import default_data_dirs
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
-from wyoming_qwen3tts.runtime.facts import ModelFacts
-from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
+from wyoming_qwen3tts.runtime.bundle import open_bundle
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.request import (
@@ -155,7 +154,7 @@ def verify_bundle(
     report = VerifyReport(str(bundle.directory), manifest.name, manifest.recipe, source)
     if not bundle.is_published:
         report.checks.append(_check_files(bundle, report.notes, tell))
-    session = SessionOptions(num_threads=num_threads)
+    session = num_threads
     reference: _Performance | None = None
     if checkpoint_dir is not None:
         differing = _differing_facts(manifest.facts, Checkpoint.open(checkpoint_dir).facts)
@@ -210,8 +209,8 @@ def _perform(
         SynthesisError: The model gives numbers that are not finite.
     """
     clip = _clip(model.facts.sample_rate_hz)
-    codes = None if model.codec_encoder is None else model.codec_encoder.encode(clip)
-    x_vector = None if model.speaker_encoder is None else model.speaker_encoder.embed(clip)
+    codes = None if model.codec_encoder is None else model.codec_encoder(clip)
+    x_vector = None if model.speaker_encoder is None else model.speaker_encoder(clip)
     voices = reference.voices if reference else _voices(model.facts, x_vector, codes)
     options = replace(
         default_options(model.facts.generation, _SEED).greedy(),

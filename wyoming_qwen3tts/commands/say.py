@@ -19,8 +19,8 @@ from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
 from wyoming_qwen3tts.models.installer import installed_models
 from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
-from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.runtime.bundle import open_bundle
+from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     bundle = _bundle(args, args.data_dir or default_data_dirs())
     if bundle.notice is not None:
         print(bundle.notice, file=sys.stderr)
-    model = open_bundle(bundle.directory, SessionOptions(num_threads=args.threads))
+    model = open_bundle(bundle.directory, args.threads)
     speech = _speak(model, _request(args, bundle, model, text), args.output)
     if args.codes is not None:
         with args.codes.open("wb") as file:

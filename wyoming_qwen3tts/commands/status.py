@@ -17,7 +17,7 @@ from wyoming_qwen3tts.errors import BundleError
 from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import InstalledBundle, outdated_bundles, scan_bundles
 from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.voices.catalog import Catalogue
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, printable
@@ -165,7 +165,7 @@ def measure_opening(directory: Path, num_threads: int) -> tuple[float, int | Non
     """
     before_bytes = resident_memory_bytes()
     started_s = time.perf_counter()
-    model = open_bundle(directory, SessionOptions(num_threads=num_threads))
+    model = open_bundle(directory, num_threads)
     load_s = time.perf_counter() - started_s
     after_bytes = resident_memory_bytes()
     del model

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
 from wyoming_qwen3tts.models.bundles import find_bundle, installed_bundles
 from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.editing import NewVoice, add_voice, remove_voice
 from wyoming_qwen3tts.voices.library import LIBRARY_NAME, VoiceLibrary
@@ -249,7 +249,7 @@ def _language(name: str) -> str:
 
 def _open_designer(args: argparse.Namespace, data_dirs: Sequence[Path]) -> VoiceDesigner:
     bundle = find_bundle(args.model or _installed_designer(data_dirs), data_dirs)
-    options = SessionOptions(num_threads=args.threads)
+    options = args.threads
     return VoiceDesigner(open_bundle(bundle.directory, options))
 
 

@@ -32,8 +32,6 @@ from wyoming_qwen3tts.monitoring.health import EngineStatus
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
-from wyoming_qwen3tts.runtime.bundle import SessionOptions
-from wyoming_qwen3tts.runtime.session import select_execution
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import SynthesisOptions, default_options
 from wyoming_qwen3tts.text.language import language_code
@@ -270,8 +268,7 @@ async def create_speech_source(
         BundleError: A model cannot be used.
     """
     data_dirs = [Path(directory) for directory in config.data_dir] or default_data_dirs()
-    execution = select_execution(config.device)
-    wishes = Wishes(execution.bundle_device, config.precision)
+    wishes = Wishes("cpu", config.precision)
     models = await asyncio.to_thread(served_models, config.model, wishes, data_dirs)
     for model in models:
         if isinstance(model, Order):
@@ -287,12 +284,11 @@ async def create_speech_source(
         wait_s=config.wait_for_model,
     )
     num_threads = config.threads or default_num_threads()
-    options = SessionOptions(num_threads=num_threads, providers=execution.providers)
     worker = SynthesisWorker()
     worker.start()
     limit = None if config.memory_limit is None else config.memory_limit * 2**20
     pool = ModelPool(
-        options, max_lanes=config.lanes, memory_limit_bytes=limit, on_loss=worker.abandon
+        num_threads, max_lanes=config.lanes, memory_limit_bytes=limit, on_loss=worker.abandon
     )
     catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
     speeds = SpeedRecord(data_dirs[0])

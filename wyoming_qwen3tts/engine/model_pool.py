@@ -17,7 +17,7 @@ from wyoming_qwen3tts.engine.speed_record import SpeedRecord
 from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, is_out_of_memory
 from wyoming_qwen3tts.machine import resident_memory_bytes, return_free_memory
 from wyoming_qwen3tts.models.bundles import InstalledBundle
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle, shared_decoders
+from wyoming_qwen3tts.runtime.bundle import SharedDecoders, open_bundle
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
@@ -82,7 +82,7 @@ class ModelPool:
 
     def __init__(
         self,
-        options: SessionOptions,
+        num_threads: int,
         *,
         max_lanes: int,
         memory_limit_bytes: int | None = None,
@@ -92,16 +92,16 @@ class ModelPool:
         """Prepare an empty pool.
 
         Args:
-            options: How graphs are run.
+            num_threads: Size of the thread pool that all graphs share.
             max_lanes: Utterances that one model speaks side by side.
             memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
                 is larger than the limit is opened all the same, alone.
             open_model: Opens a bundle; tests give their own.
             on_loss: Called with a synthesizer that must not be used any more, and the reason.
         """
-        self._decoders = shared_decoders()
+        self._decoders = SharedDecoders()
         self._open_model = open_model or (
-            lambda bundle: open_bundle(bundle.directory, options, self._decoders)
+            lambda bundle: open_bundle(bundle.directory, num_threads, self._decoders)
         )
         self._on_loss = on_loss
         self._max_lanes = max_lanes

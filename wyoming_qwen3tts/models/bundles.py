@@ -143,13 +143,15 @@ def read_bundle(directory: Path) -> InstalledBundle:
     except ManifestError:
         # Imported here: it brings the model runtime, and most bundles are our own.
         from wyoming_qwen3tts.runtime.onnx_community import (
-            is_published_bundle,
-            read_published_manifest,
+            is_onnx_community,
+            read_onnx_community_manifest,
         )
 
-        if not is_published_bundle(directory):
+        if not is_onnx_community(directory):
             raise
-        return InstalledBundle(directory, read_published_manifest(directory), is_published=True)
+        return InstalledBundle(
+            directory, read_onnx_community_manifest(directory), is_published=True
+        )
 
 
 def installed_bundles(data_dirs: Sequence[Path]) -> list[InstalledBundle]:

@@ -27,8 +27,15 @@ from wyoming_qwen3tts.models.registry import (
     find_published,
     suggest_models,
 )
-from wyoming_qwen3tts.runtime.facts import ModelFacts, facts_from_checkpoint
-from wyoming_qwen3tts.runtime.manifest import DEVICES, MANIFEST_NAME, BundleSource, Device, Manifest
+from wyoming_qwen3tts.runtime.manifest import (
+    DEVICES,
+    MANIFEST_NAME,
+    BundleSource,
+    Device,
+    Manifest,
+    ModelFacts,
+    facts_from_checkpoint,
+)
 
 _LOGGER = logging.getLogger(__name__)
 

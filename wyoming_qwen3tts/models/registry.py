@@ -10,19 +10,17 @@ from typing import Any, Final
 import yaml
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.runtime.facts import (
-    CodecIds,
-    GenerationDefaults,
-    ModelFacts,
-    ModelType,
-    TextIds,
-)
 from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
     BundleSource,
+    CodecIds,
     Device,
+    GenerationDefaults,
     Manifest,
+    ModelFacts,
+    ModelType,
     TalkerLayout,
+    TextIds,
 )
 
 _DATA: Final = "data/models.yaml"

@@ -9,7 +9,7 @@ from wyoming_qwen3tts.models.download import Fetcher, WantedFile
 from wyoming_qwen3tts.models.orders import HubCheckpoint, PublishedBundle
 from wyoming_qwen3tts.models.registry import CatalogueModel, catalogue_models
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
-from wyoming_qwen3tts.runtime.onnx_community.files import CHECKPOINT_FILES
+from wyoming_qwen3tts.runtime.onnx_community import CHECKPOINT_FILES
 
 # What a build reads of a checkpoint in the official layout; small files come first.
 _CHECKPOINT_PATHS: Final = (

@@ -1,7 +1,8 @@
-"""The bundle manifest: what a bundle holds, as ``manifest.json`` states it.
+"""The bundle manifest ``manifest.json``, and the facts about a model that it states.
 
-Strict both ways: an unknown key, a missing key, a value of another kind or another format version
-is a :class:`ManifestError` that names the key and says what to do.
+Every id and count comes from the checkpoint's files; none has a default here. Reading is strict: an
+unknown key, a missing key, a value of another type or another format version is an error that names
+the key.
 """
 
 import dataclasses
@@ -12,14 +13,171 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
-from wyoming_qwen3tts.errors import ManifestError
-from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.errors import CheckpointError, ManifestError
 
 FORMAT_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 
 Device = Literal["cpu", "cuda"]
 DEVICES: Final[tuple[Device, ...]] = get_args(Device)
+ModelType = Literal["custom_voice", "base", "voice_design"]
+MODEL_TYPES: Final[tuple[ModelType, ...]] = get_args(ModelType)
+
+_REBUILD: Final = (
+    "build the bundle again (wyoming-qwen3tts build CHECKPOINT --force) or fetch it again."
+)
+# Spelling in config.json -> spelling in the repository names. Other sizes are passed through.
+_SIZES: Final = {"0b6": "0.6B", "1b7": "1.7B"}
+
+
+@dataclass(frozen=True)
+class TextIds:
+    """Ids of the text tokenizer that the prompt needs."""
+
+    im_start: int
+    im_end: int
+    assistant: int
+    tts_pad: int
+    tts_bos: int
+    tts_eos: int
+
+
+@dataclass(frozen=True)
+class CodecIds:
+    """Special rows of the talker's codec embedding table."""
+
+    pad: int
+    bos: int
+    eos: int
+    think: int
+    nothink: int
+    think_bos: int
+    think_eos: int
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """Sampling defaults of the checkpoint."""
+
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    predictor_do_sample: bool
+    predictor_temperature: float
+    predictor_top_k: int
+    predictor_top_p: float
+    max_new_tokens: int
+    """The official limit; the last sampled token never becomes a frame."""
+    non_streaming_mode: bool | None = None
+    """Whether the whole text goes into the prompt; None leaves it to the kind of voice."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Immutable facts of one model."""
+
+    model_type: ModelType
+    model_size: str
+    """"0.6B" or "1.7B" for the published models."""
+    hidden_size: int
+    """Width D of the talker, of every embedding and of an x-vector."""
+    num_code_groups: int
+    codebook_size: int
+    """Codes per group; the talker's table has special rows above them."""
+    max_positions: int
+    """Positions (prompt and frames together) that the talker was configured for."""
+    sample_rate_hz: int
+    samples_per_frame: int
+    text_ids: TextIds
+    codec_ids: CodecIds
+    languages: dict[str, int]
+    """Language and dialect names as the checkpoint spells them ("english") -> codec id."""
+    speakers: dict[str, int]
+    """Preset speakers in lower case -> row of the codec embedding table."""
+    dialects: dict[str, str]
+    """Speaker -> dialect (a key of ``languages``) that replaces auto and Chinese."""
+    generation: GenerationDefaults
+
+    @property
+    def frame_rate_hz(self) -> float:
+        """Frames per second of audio."""
+        return self.sample_rate_hz / self.samples_per_frame
+
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether a style instruction has an effect: not on Base, not on the 0.6B CustomVoice."""
+        return self.model_type == "voice_design" or (
+            self.model_type == "custom_voice" and self.model_size != "0.6B"
+        )
+
+    @property
+    def spoken_languages(self) -> tuple[str, ...]:
+        """Languages that a request may name, without dialects, sorted."""
+        return tuple(sorted(name for name in self.languages if "dialect" not in name))
+
+
+def facts_from_checkpoint(
+    config: dict[str, Any], codec_config: dict[str, Any], generation: dict[str, Any]
+) -> ModelFacts:
+    """Read the facts from a checkpoint's three JSON files.
+
+    Args:
+        config: ``config.json``.
+        codec_config: ``speech_tokenizer/config.json``.
+        generation: ``generation_config.json``.
+
+    Raises:
+        CheckpointError: A key is missing or has a value of another type.
+    """
+    try:
+        values = _facts_values(config, codec_config, generation)
+        return typing.cast("ModelFacts", decode_strictly(ModelFacts, values, "configuration"))
+    except KeyError as error:
+        problem = f"configuration has no key {error}"
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = str(error)
+    raise CheckpointError(f"The checkpoint's {problem}; is it a Qwen3-TTS 12 Hz checkpoint?")
+
+
+def _facts_values(
+    config: dict[str, Any], codec_config: dict[str, Any], generation: dict[str, Any]
+) -> dict[str, Any]:
+    talker = config["talker_config"]
+    codec_keys = {field.name: f"codec_{field.name}_id" for field in dataclasses.fields(CodecIds)}
+    codec_keys["eos"] = "codec_eos_token_id"
+    predictor_keys = {
+        "predictor_do_sample": "subtalker_dosample",
+        "predictor_temperature": "subtalker_temperature",
+        "predictor_top_k": "subtalker_top_k",
+        "predictor_top_p": "subtalker_top_p",
+    }
+    size = config["tts_model_size"]
+    return {
+        "model_type": config["tts_model_type"],
+        "model_size": _SIZES.get(size, size),
+        "hidden_size": talker["hidden_size"],
+        "num_code_groups": talker["num_code_groups"],
+        "codebook_size": talker["code_predictor_config"]["vocab_size"],
+        "max_positions": talker["max_position_embeddings"],
+        "sample_rate_hz": codec_config["output_sample_rate"],
+        "samples_per_frame": codec_config["decode_upsample_rate"],
+        "text_ids": {
+            field.name: config[f"{field.name}_token_id"] for field in dataclasses.fields(TextIds)
+        },
+        "codec_ids": {name: talker[key] for name, key in codec_keys.items()},
+        "languages": talker["codec_language_id"],
+        "speakers": {name.lower(): row for name, row in talker["spk_id"].items()},
+        "dialects": {
+            name.lower(): dialect for name, dialect in talker["spk_is_dialect"].items() if dialect
+        },
+        "generation": {
+            field.name: generation[predictor_keys.get(field.name, field.name)]
+            for field in dataclasses.fields(GenerationDefaults)
+            if field.name != "non_streaming_mode" or field.name in generation
+        },
+    }
 
 
 @dataclass(frozen=True)
@@ -37,7 +195,7 @@ class BundleSource:
     """The checkpoint that a bundle was built from."""
 
     repo: str | None
-    """Repository on the model hub, where the path of the checkpoint tells it."""
+    """Repository on the model hub, if the path of the checkpoint contains it."""
     revision: str | None
     model_sha256: str
     """Hash of the checkpoint's ``model.safetensors``."""
@@ -45,7 +203,7 @@ class BundleSource:
 
 @dataclass(frozen=True)
 class TalkerLayout:
-    """What the runtime must know to make the talker's KV cache."""
+    """Dimensions of the talker's KV cache."""
 
     num_layers: int
     num_kv_heads: int
@@ -94,11 +252,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, where: str = MANIFEST_NAME) -> "Manifest":
-        """Parse the text of a ``manifest.json``.
-
-        Args:
-            text: The text.
-            where: The file's path, for messages.
+        """Parse the text of a ``manifest.json``; ``where`` names the file in messages.
 
         Raises:
             ManifestError: The text is not a manifest of this format version.
@@ -106,21 +260,24 @@ class Manifest:
         try:
             values = json.loads(text, parse_constant=_refuse_constant)
         except ValueError as error:
-            raise ManifestError(f"{where} is no JSON ({error}); {_REBUILD}") from error
+            raise ManifestError(f"{where} is not valid JSON ({error}); {_REBUILD}") from error
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
             raise ManifestError(
                 f"{where} has the format version {version!r}, this program reads "
                 f"{FORMAT_VERSION}; {_REBUILD}"
             )
-        return typing.cast("Manifest", _decode(cls, values, where))
+        try:
+            return typing.cast("Manifest", decode_strictly(cls, values, where))
+        except ValueError as error:
+            raise ManifestError(f"{error}; {_REBUILD}") from error
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of the bundle in ``directory``.
 
     Raises:
-        ManifestError: There is none, or it cannot be used.
+        ManifestError: The manifest is missing or cannot be used.
     """
     path = directory / MANIFEST_NAME
     try:
@@ -130,16 +287,12 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest.from_json(text, str(path))
 
 
-_REBUILD = "build the bundle again (wyoming-qwen3tts build CHECKPOINT --force) or fetch it again."
+def decode_strictly(kind: Any, value: Any, where: str) -> Any:
+    """Turn a JSON value into ``kind``: a dataclass, tuple, dict, Literal, optional or plain type.
 
-
-def _refuse_constant(name: str) -> None:
-    """Refuse NaN and the infinities, which Python's reader would let through."""
-    raise ValueError(f"{name} is no number")
-
-
-def _decode(kind: Any, value: Any, where: str) -> Any:
-    """Turn a JSON value into ``kind``, strictly."""
+    Raises:
+        ValueError: The value does not fit; the message begins with ``where``.
+    """
     if dataclasses.is_dataclass(kind):
         return _decode_fields(kind, value, where)
     origin, arguments = get_origin(kind), get_args(kind)
@@ -148,13 +301,13 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             raise _wrong(where, value, f"one of {', '.join(map(repr, arguments))}")
         return value
     if origin is types.UnionType:
-        return None if value is None else _decode(arguments[0], value, where)
+        return None if value is None else decode_strictly(arguments[0], value, where)
     if origin is tuple:
-        items = _of_type(list, value, where)
-        return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+        items = enumerate(_of_type(list, value, where))
+        return tuple(decode_strictly(arguments[0], item, f"{where}[{i}]") for i, item in items)
     if origin is dict:
-        items = _of_type(dict, value, where)
-        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in items.items()}
+        entries = _of_type(dict, value, where).items()
+        return {key: decode_strictly(arguments[1], item, f"{where}.{key}") for key, item in entries}
     if kind is float and type(value) is int:
         return float(value)
     return _of_type(kind, value, where)
@@ -163,25 +316,32 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_fields(kind: Any, value: Any, where: str) -> Any:
     values = _of_type(dict, value, where)
     hints = typing.get_type_hints(kind)
-    # Bundles written before a field came have not got it, and need not be built again.
-    optional = {
-        field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING
+    # Fields with a default are newer than some bundles, which need not be built again for them.
+    required = {
+        field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
     }
-    unknown = sorted(set(values) - set(hints))
-    missing = sorted(set(hints) - set(values) - optional)
-    if unknown:
-        raise ManifestError(f"{where} has the unknown key {unknown[0]!r}; {_REBUILD}")
-    if missing:
-        raise ManifestError(f"{where} has no key {missing[0]!r}; {_REBUILD}")
-    return kind(**{key: _decode(hints[key], values[key], f"{where}: {key}") for key in values})
+    for problem, names in (
+        ("has the unknown key", values.keys() - hints.keys()),
+        ("has no key", required - values.keys()),
+    ):
+        if names:
+            raise ValueError(f"{where} {problem} {min(names)!r}")
+    return kind(
+        **{key: decode_strictly(hints[key], values[key], f"{where}: {key}") for key in values}
+    )
 
 
 def _of_type(kind: type, value: Any, where: str) -> Any:
-    """Return ``value`` if it is exactly of ``kind`` (so that True is no number)."""
+    """Return ``value`` if its type is exactly ``kind`` (True is not an int)."""
     if type(value) is not kind:
         raise _wrong(where, value, f"a value of type {kind.__name__}")
     return value
 
 
-def _wrong(where: str, value: Any, expected: str) -> ManifestError:
-    return ManifestError(f"{where} is {value!r}, expected {expected}; {_REBUILD}")
+def _wrong(where: str, value: Any, expected: str) -> ValueError:
+    return ValueError(f"{where} is {value!r}, expected {expected}")
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and the infinities, which Python's JSON reader accepts."""
+    raise ValueError(f"{name} is not a number")

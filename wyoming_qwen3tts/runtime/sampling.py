@@ -1,8 +1,8 @@
-"""From scores to a code: the official processors in their order, and one uniform per draw.
+"""From scores to a code: the official processors in their order, and one uniform per sample.
 
-A draw is the inverse of the cumulative distribution over codes sorted by probability, so one number
-in [0, 1) decides it, and 0 decides for the most probable code (greedy). The code predictor's graph
-samples in the same way, which keeps seeds and all sampling controls with the caller.
+A sample is the inverse of the cumulative distribution over codes sorted by probability. One number
+in [0, 1) decides it; 0 takes the most probable code (greedy). The code predictor's graph samples in
+the same way, so the caller keeps control of seeds and options.
 
 Ported from: transformers ``generation/logits_process.py`` (order and formulas of the processors).
 """
@@ -18,46 +18,46 @@ from wyoming_qwen3tts.errors import SynthesisError
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How a code is drawn from its scores."""
+    """How a code is sampled from its scores."""
 
     do_sample: bool = True
     """False takes the most probable code (greedy); the repetition penalty still applies."""
     temperature: float = 0.9
     """Above 0; higher is livelier."""
     top_k: int = 50
-    """Only the k best codes may be drawn; 0 keeps every code."""
+    """Only the k best codes are candidates; 0 keeps every code."""
     top_p: float = 1.0
-    """Only the best codes that together reach this probability may be drawn; 1 keeps every code."""
+    """Only the best codes that together reach this probability are candidates; 1 keeps all."""
     repetition_penalty: float = 1.0
-    """Above 1 makes codes that were drawn before less likely."""
+    """Above 1 makes earlier codes less likely."""
 
 
 def process_logits(
     logits: Float32Array,
-    drawn: AbstractSet[int],
+    history: AbstractSet[int],
     options: SamplingOptions,
     *,
-    banned: int | None = None,
+    forbidden_code: int | None = None,
 ) -> Float32Array:
     """Apply the official processors, in the official order, to scores (C,).
 
     Args:
         logits: Scores of every code.
-        drawn: Codes drawn so far, for the repetition penalty.
-        options: Sampling options; greedy stops after the penalty and the ban.
-        banned: A code that may not be drawn now (end of speech, at the start).
+        history: Codes sampled so far, for the repetition penalty.
+        options: Sampling options; greedy stops after the penalty and ``forbidden_code``.
+        forbidden_code: A code that is not a candidate now (end of speech, at the start).
 
     Returns:
-        Processed scores (C,); a code that may not be drawn has -inf.
+        Processed scores (C,), -inf for codes that are not candidates.
     """
     scores = logits.astype(np.float32, copy=True)
-    if drawn and options.repetition_penalty != 1.0:
-        seen = np.fromiter(drawn, np.int64, len(drawn))
+    if history and options.repetition_penalty != 1.0:
+        seen = np.fromiter(history, np.int64, len(history))
         values = scores[seen]
         penalty = np.float32(options.repetition_penalty)
         scores[seen] = np.where(values < 0, values * penalty, values / penalty)
-    if banned is not None:
-        scores[banned] = -np.inf
+    if forbidden_code is not None:
+        scores[forbidden_code] = -np.inf
     if not options.do_sample:
         return scores
     scores /= np.float32(options.temperature)
@@ -66,18 +66,19 @@ def process_logits(
         scores[scores < kth_best] = -np.inf
     if options.top_p < 1.0:
         order = np.argsort(scores, kind="stable")
-        below = np.cumsum(_softmax(scores[order]))
+        exponentials = np.exp(scores[order] - scores.max())
+        below = np.cumsum(exponentials / exponentials.sum())
         dropped = below <= 1.0 - options.top_p
         dropped[-1] = False  # the best code always stays
         scores[order[dropped]] = -np.inf
     return scores
 
 
-def draw(scores: Float32Array, uniform: float) -> int:
-    """Draw a code from processed scores (C,) with one number in [0, 1).
+def sample(scores: Float32Array, uniform: float) -> int:
+    """Sample a code from processed scores (C,) with one number in [0, 1).
 
     Raises:
-        SynthesisError: The scores hold no finite number, or NaN: the model's numbers overflowed.
+        SynthesisError: No score is a finite number, or one is NaN.
     """
     best = int(np.argmax(scores))
     if not np.isfinite(scores[best]):
@@ -93,9 +94,3 @@ def draw(scores: Float32Array, uniform: float) -> int:
     # "<", not "<=": rounding of uniform * total can then never reach past the last code.
     index = int(np.searchsorted(cumulative, np.float32(uniform) * cumulative[-1], side="left"))
     return int(order[min(index, len(order) - 1)])
-
-
-def _softmax(scores: Float32Array) -> Float32Array:
-    exponentials = np.exp(scores - scores.max())
-    result: Float32Array = exponentials / exponentials.sum()
-    return result

@@ -1,16 +1,17 @@
-"""What the synthesis code needs of a model, whatever bundle layout it comes from.
+"""One opened model and the protocols of its parts.
 
-Each bundle layout (our own, the published onnx-community one) implements these protocols once;
-nothing above this package asks which layout it is.
+Each bundle layout implements the protocols once: our own in ``graphs`` and ``embeddings``, the
+onnx-community one in ``onnx_community``. Callers never ask which layout a model has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.runtime.facts import ModelFacts
 from wyoming_qwen3tts.runtime.kv_cache import KVCache
+from wyoming_qwen3tts.runtime.manifest import ModelFacts
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 
 class TalkerOutput(NamedTuple):
@@ -32,12 +33,11 @@ class Talker(Protocol):
         """Append ``embeddings`` (T, D) to one lane; the output has B = 1."""
 
     def step(
-        self, embeddings: Float32Array, cache: KVCache, advance: Sequence[bool]
+        self, embeddings: Float32Array, cache: KVCache, active_mask: Sequence[bool]
     ) -> TalkerOutput:
         """Append one position (B, D) to lanes 0 .. B-1.
 
-        A lane whose ``advance`` is False takes part (it costs nothing) but stays at its length;
-        its output has no meaning.
+        An inactive lane keeps its length; its output is meaningless.
         """
 
 
@@ -45,7 +45,7 @@ class PredictorSampling(NamedTuple):
     """Sampling controls of the code predictor, one entry per lane."""
 
     uniforms: Float32Array
-    """(B, G - 1) in [0, 1): one draw per code; 0 takes the most probable code (greedy)."""
+    """(B, G - 1) in [0, 1): one number per code; 0 takes the most probable code (greedy)."""
     temperature: Float32Array
     """(B,), above 0."""
     top_k: Int64Array
@@ -60,11 +60,17 @@ class CodePredictor(Protocol):
     def predict(
         self, hidden: Float32Array, code0: Int64Array, sampling: PredictorSampling
     ) -> Int64Array:
-        """Return codes (B, G - 1) from hidden (B, D) and group 0's codes (B,)."""
+        """Return codes (B, G - 1) from hidden (B, D) and group 0's codes (B,).
+
+        A lane whose scores are not finite gets -1 for every code.
+        """
 
 
-class CodecState(Protocol):
-    """What a codec decoder carries from one call to the next; never changed in place."""
+CodecState: TypeAlias = Any
+"""What a codec decoder carries from one call to the next; each decoder has its own type.
+
+A state is never changed in place, so a kept reference is a fork.
+"""
 
 
 class CodecDecoder(Protocol):
@@ -72,30 +78,16 @@ class CodecDecoder(Protocol):
 
     @property
     def chunk_ramp(self) -> tuple[int, ...]:
-        """Frames of the first calls that suit this decoder, short ones first; the last stays."""
+        """Frames of the first calls that suit this decoder; the last size stays."""
 
-    def initial_state(self) -> Any:
+    def initial_state(self) -> CodecState:
         """Return the state before the first frame."""
 
-    def decode(self, codes: Int64Array, state: Any) -> tuple[Float32Array, Any]:
+    def decode(self, codes: Int64Array, state: CodecState) -> tuple[Float32Array, CodecState]:
         """Decode codes (F, G), F >= 1, into samples (S,) in [-1, 1] and the next state."""
 
-    def advance(self, codes: Int64Array, state: Any) -> Any:
-        """Return the state after codes (F, G), F >= 1, whose samples nobody wants."""
-
-
-class CodecEncoder(Protocol):
-    """Audio to codes (Base models only)."""
-
-    def encode(self, samples: Float32Array) -> Int64Array:
-        """Return codes (F, G) of mono samples (S,) at the model's rate; F = ceil(S / 1920)."""
-
-
-class SpeakerEncoder(Protocol):
-    """Audio to an x-vector (Base models only)."""
-
-    def embed(self, samples: Float32Array) -> Float32Array:
-        """Return the x-vector (D,) of mono samples (S,) at the model's sample rate."""
+    def advance(self, codes: Int64Array, state: CodecState) -> CodecState:
+        """Return the state after codes (F, G), F >= 1, without their samples."""
 
 
 class Embeddings(Protocol):
@@ -111,26 +103,18 @@ class Embeddings(Protocol):
         """Return (F, D): the sum over groups of the embeddings of codes (F, G)."""
 
 
-class TextTokenizer(Protocol):
-    """Text to token ids."""
-
-    def encode(self, text: str) -> list[int]:
-        """Encode user text; special tokens in it are read as plain text."""
-
-    def encode_template(self, text: str) -> list[int]:
-        """Encode text of ours in which special tokens have their meaning."""
-
-
 @dataclass(frozen=True)
 class SpeechModel:
     """One opened model."""
 
     name: str
     facts: ModelFacts
-    tokenizer: TextTokenizer
+    tokenizer: BpeTokenizer
     embeddings: Embeddings
     talker: Talker
     code_predictor: CodePredictor
     codec_decoder: CodecDecoder
-    codec_encoder: CodecEncoder | None
-    speaker_encoder: SpeakerEncoder | None
+    codec_encoder: Callable[[Float32Array], Int64Array] | None
+    """Mono samples (S,) at the model's rate -> codes (F, G), F = ceil(S / 1920); Base only."""
+    speaker_encoder: Callable[[Float32Array], Float32Array] | None
+    """Mono samples (S,) at the model's rate -> x-vector (D,); Base only."""

@@ -11,18 +11,17 @@ convert_slow_tokenizer.py.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from wyoming_qwen3tts.errors import BundleError
 
-VOCABULARY_FILE = "vocab.json"
-MERGES_FILE = "merges.txt"
-CONFIG_FILE = "tokenizer_config.json"
+TOKENIZER_FILES: Final = ("vocab.json", "merges.txt", "tokenizer_config.json")
+_VOCABULARY, _MERGES, _CONFIG = TOKENIZER_FILES
 
 # Every digit stands alone, contractions are split off, a word takes one character before it along.
-SPLIT_PATTERN = (
+_SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -49,8 +48,8 @@ class BpeTokenizer:
             actual_id = self._template.token_to_id(token.content)
             if actual_id != token_id:
                 raise BundleError(
-                    f"{CONFIG_FILE} gives {token.content!r} the id {token_id}, but with "
-                    f"{VOCABULARY_FILE} it gets {actual_id}; take both files from one checkpoint."
+                    f"{_CONFIG} gives {token.content!r} the id {token_id}, but with "
+                    f"{_VOCABULARY} it gets {actual_id}; take both files from one checkpoint."
                 )
 
     @property
@@ -80,14 +79,14 @@ def load_tokenizer(directory: Path) -> BpeTokenizer:
     Raises:
         BundleError: A file is missing or damaged; the message names it.
     """
-    vocabulary = _read_vocabulary(directory / VOCABULARY_FILE)
-    merges = _read_merges(directory / MERGES_FILE)
-    added_tokens = _read_added_tokens(directory / CONFIG_FILE)
+    vocabulary = _read_vocabulary(directory / _VOCABULARY)
+    merges = _read_merges(directory / _MERGES)
+    added_tokens = _read_added_tokens(directory / _CONFIG)
     try:
         model = models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, byte_fallback=False)
     except Exception as error:  # the tokenizers library raises bare Exception for a bad merge
         raise BundleError(
-            f"{directory / MERGES_FILE} does not fit {VOCABULARY_FILE}: {error}; "
+            f"{directory / _MERGES} does not fit {_VOCABULARY}: {error}; "
             "take both files from one checkpoint."
         ) from error
     return BpeTokenizer(model, added_tokens)
@@ -100,7 +99,7 @@ def _pipeline(model: models.BPE) -> Tokenizer:
     pipeline.normalizer = normalizers.NFC()
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated", invert=False),
+            pre_tokenizers.Split(Regex(_SPLIT_PATTERN), behavior="isolated", invert=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -119,12 +118,12 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
             raise BundleError(f"{path}: the id of {token!r} is {token_id!r}, not a number.")
     if len(set(vocabulary.values())) != len(vocabulary):
-        raise BundleError(f"{path}: two tokens have the same id; fetch the file anew.")
+        raise BundleError(f"{path}: two tokens have the same id; fetch the file again.")
     missing = [char for char in pre_tokenizers.ByteLevel.alphabet() if char not in vocabulary]
     if missing:
         raise BundleError(
             f"{path}: {len(missing)} of the 256 byte tokens are missing, so some text could not be "
-            "spoken; fetch the file anew."
+            "spoken; fetch the file again."
         )
     return vocabulary
 
@@ -165,9 +164,9 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
-        raise BundleError(f"{path} is not JSON ({error}); fetch the file anew.") from error
+        raise BundleError(f"{path} is not JSON ({error}); fetch the file again.") from error
     if not isinstance(value, dict):
-        raise BundleError(f"{path} is not a JSON object; fetch the file anew.")
+        raise BundleError(f"{path} is not a JSON object; fetch the file again.")
     return value
 
 
@@ -177,4 +176,4 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise BundleError(f"Cannot read {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise BundleError(f"{path} is not UTF-8 text; fetch the file anew.") from error
+        raise BundleError(f"{path} is not UTF-8 text; fetch the file again.") from error

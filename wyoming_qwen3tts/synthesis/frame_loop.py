@@ -17,7 +17,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import SynthesisError
-from wyoming_qwen3tts.runtime.sampling import draw, process_logits
+from wyoming_qwen3tts.runtime.sampling import process_logits, sample
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel
 from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache
 from wyoming_qwen3tts.synthesis.prompt import Prompt
@@ -138,9 +138,9 @@ class Lane:
             self.finish_reason = FinishReason.LENGTH
             return None
         banned = end_of_speech if self.num_frames < MIN_FRAMES else None
-        scores = process_logits(logits, self._drawn, self.options.talker, banned=banned)
+        scores = process_logits(logits, self._drawn, self.options.talker, forbidden_code=banned)
         try:
-            code = draw(scores, uniform)
+            code = sample(scores, uniform)
         except SynthesisError as error:
             self.error = error
             return None

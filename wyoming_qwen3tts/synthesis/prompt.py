@@ -16,7 +16,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, RequestError
-from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
+from wyoming_qwen3tts.runtime.manifest import GenerationDefaults, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,

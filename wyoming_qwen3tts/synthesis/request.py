@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
+from wyoming_qwen3tts.runtime.manifest import GenerationDefaults, ModelFacts
 from wyoming_qwen3tts.runtime.sampling import SamplingOptions
 from wyoming_qwen3tts.runtime.speech_model import CodecState
 from wyoming_qwen3tts.synthesis.timing import Playback

@@ -7,13 +7,13 @@ its ids are the beginning of the ids of any longer text.
 
 import unicodedata
 
-from wyoming_qwen3tts.runtime.speech_model import TextTokenizer
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 
 class TextFeed:
     """Tokenises one text piece by piece; the ids together are those of the whole text."""
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: BpeTokenizer) -> None:
         """Start with no text."""
         self._tokenizer = tokenizer
         self._pending = ""

@@ -11,7 +11,7 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.models.bundles import EMBEDDED_NAME, RANDOM_NAME, InstalledBundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
-from wyoming_qwen3tts.runtime.facts import ModelFacts
+from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, SynthesisOptions, Voice
 from wyoming_qwen3tts.text.language import language_code

@@ -35,10 +35,10 @@ def encode_clip(
             f"The model {model.name} has no encoder for reference clips; use a Base model."
         )
     try:
-        x_vector = model.speaker_encoder.embed(samples)
+        x_vector = model.speaker_encoder(samples)
         codes = None
         if transcript is not None and model.codec_encoder is not None:
-            codes = model.codec_encoder.encode(add_continuation_silence(samples, rate_hz))
+            codes = model.codec_encoder(add_continuation_silence(samples, rate_hz))
     except Qwen3TTSError:
         raise
     except Exception as error:  # graphs raise kinds of their own

@@ -25,8 +25,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
 from wyoming_qwen3tts.errors import VoiceError
-from wyoming_qwen3tts.runtime.facts import ModelFacts
-from wyoming_qwen3tts.runtime.manifest import Manifest
+from wyoming_qwen3tts.runtime.manifest import Manifest, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.voices.voice_folder import CACHE_NAME
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from wyoming_qwen3tts.errors import ConfigError, VoiceError
-from wyoming_qwen3tts.runtime.facts import ModelType
+from wyoming_qwen3tts.runtime.manifest import ModelType
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.clips import (
     check_transcript,

@@ -16,7 +16,7 @@ from tests.support.random_checkpoint.recipe import (
 )
 from tests.support.random_checkpoint.writer import RandomCheckpoint
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.runtime.facts import MODEL_TYPES
+from wyoming_qwen3tts.runtime.manifest import MODEL_TYPES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.runtime.facts import MODEL_TYPES, ModelType
+from wyoming_qwen3tts.runtime.manifest import MODEL_TYPES, ModelType
 
 ModelSize = Literal["0.6B", "1.7B"]
 Preset = Literal["tiny", "real"]

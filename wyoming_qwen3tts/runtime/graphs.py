@@ -1,0 +1,365 @@
+"""Opens and runs the ONNX graphs of our own bundles."""
+
+import functools
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
+from wyoming_qwen3tts.errors import (
+    BundleError,
+    GraphInterfaceError,
+    VoiceError,
+    is_out_of_memory,
+)
+from wyoming_qwen3tts.runtime.kv_cache import KVCache
+from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, TalkerOutput
+
+_LOGGER = logging.getLogger(__name__)
+
+MIN_SPEAKER_SAMPLES: Final = 1280
+"""Five mel frames: what the widest reflecting convolution of the speaker encoder needs."""
+
+_NEXT_PREFIX: Final = "next_"
+# Longer codec calls are cut: the result is the same, memory is bounded, longer runs are no faster.
+_MAX_FRAMES_PER_RUN: Final = 8
+
+
+def open_session(path: Path, num_threads: int) -> ort.InferenceSession:
+    """Open a graph; its external data lies beside it.
+
+    Sessions share one thread pool: pools of their own spin against each other and cost more than
+    half of the speed. The first session fixes the pool's size for the process.
+
+    Raises:
+        BundleError: The graph cannot be loaded, or memory ran out.
+    """
+    _create_thread_pool(num_threads)
+    options = ort.SessionOptions()
+    options.use_per_session_threads = False
+    options.log_severity_level = 3
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own and built-in ones
+        if is_out_of_memory(error):
+            problem = "out of memory. Close other programs, or use a smaller model or precision."
+        else:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            problem = f"{reason}. Build or fetch the bundle again."
+        raise BundleError(f"{path} cannot be loaded: {problem}") from error
+
+
+@functools.cache
+def _create_thread_pool(num_threads: int) -> None:
+    """Create onnxruntime's pool; the process has one, and its size cannot be changed."""
+    try:
+        ort.set_global_thread_pool_sizes(num_threads, 1)
+    except Fail:
+        _LOGGER.warning(
+            "Thread pool: it exists already with another size; threads=%d has no effect",
+            num_threads,
+        )
+
+
+def check_graph_io(
+    session: ort.InferenceSession,
+    path: Path,
+    *,
+    inputs: Collection[str],
+    outputs: Collection[str],
+) -> None:
+    """Check that a graph has at least these inputs and outputs.
+
+    Raises:
+        GraphInterfaceError: Names the file and what it lacks.
+    """
+    missing = [
+        f"{kind} {name!r}"
+        for kind, wanted, values in (
+            ("input", inputs, session.get_inputs()),
+            ("output", outputs, session.get_outputs()),
+        )
+        for name in wanted
+        if name not in {value.name for value in values}
+    ]
+    if missing:
+        raise GraphInterfaceError(
+            f"{path} has no {', no '.join(missing)}: it was built by another version. "
+            "Build the bundle again with this version."
+        )
+
+
+class OnnxTalker:
+    """``talker.onnx``: prefill and step over a KV cache whose blocks are both input and output."""
+
+    def __init__(self, path: Path, num_threads: int, max_positions: int) -> None:
+        """Open the graph.
+
+        Args:
+            path: The graph.
+            num_threads: Size of the shared thread pool.
+            max_positions: What the manifest states; the graph's own number is the upper limit.
+
+        Raises:
+            BundleError: The graph cannot be loaded, or lacks an input or output.
+        """
+        session = open_session(path, num_threads)
+        past = [value for value in session.get_inputs() if value.name.startswith("past_key_")]
+        self._num_layers = len(past)
+        layers = [
+            f"{kind}_{layer}" for layer in range(max(len(past), 1)) for kind in ("key", "value")
+        ]
+        check_graph_io(
+            session,
+            path,
+            inputs=["embeddings", "last_positions", "total_length", *(f"past_{x}" for x in layers)],
+            outputs=["logits", "hidden", *(f"present_{x}" for x in layers)],
+        )
+        self._session = session
+        self._num_heads, self._head_size = past[0].shape[1], past[0].shape[3]
+        # Rows of the rotary tables; older bundles do not state them.
+        rows = session.get_modelmeta().custom_metadata_map.get("max_positions", max_positions)
+        self._max_positions = min(max_positions, int(rows))
+        # onnxruntime spends more on dispatch than on a small copy: one binding object is reused.
+        self._binding = session.io_binding()
+
+    def new_cache(self, num_lanes: int, capacity: int) -> KVCache:
+        """Make an empty cache for ``num_lanes`` lanes of ``capacity`` positions each."""
+        return KVCache(
+            num_layers=self._num_layers,
+            num_lanes=num_lanes,
+            num_heads=self._num_heads,
+            head_size=self._head_size,
+            capacity=capacity,
+            max_positions=self._max_positions,
+        )
+
+    def prefill(self, embeddings: Float32Array, cache: KVCache, lane: int) -> TalkerOutput:
+        """Append ``embeddings`` (T, D) to one lane; the output has B = 1."""
+        length = int(cache.lengths[lane]) + len(embeddings)
+        cache.reserve(length)
+        output = self._run(embeddings[None], cache, slice(lane, lane + 1), [length - 1])
+        cache.lengths[lane] = length
+        return output
+
+    def step(
+        self, embeddings: Float32Array, cache: KVCache, active_mask: Sequence[bool]
+    ) -> TalkerOutput:
+        """Append one position (B, D) to lanes 0 .. B-1; inactive lanes keep their length."""
+        num_lanes = len(embeddings)
+        lengths = cache.lengths[:num_lanes]
+        cache.reserve(int(lengths.max()) + 1)
+        # An inactive lane writes behind its length; its next step overwrites that position.
+        output = self._run(embeddings[:, None], cache, slice(0, num_lanes), lengths.tolist())
+        cache.lengths[:num_lanes] += np.asarray(active_mask, np.int32)
+        return output
+
+    def _run(
+        self,
+        embeddings: Float32Array,
+        cache: KVCache,
+        lanes: slice,
+        last_positions: Sequence[int],
+    ) -> TalkerOutput:
+        binding = self._binding
+        binding.clear_binding_inputs()
+        binding.clear_binding_outputs()
+        binding.bind_cpu_input("embeddings", np.ascontiguousarray(embeddings, np.float32))
+        binding.bind_cpu_input("last_positions", np.asarray(last_positions, np.int32))
+        binding.bind_cpu_input("total_length", np.asarray(max(last_positions) + 1, np.int32))
+        for kind, blocks in (("key", cache.keys), ("value", cache.values)):
+            for layer, block in enumerate(blocks):
+                shared = ort.OrtValue.ortvalue_from_numpy(block[lanes])
+                binding.bind_ortvalue_input(f"past_{kind}_{layer}", shared)
+                binding.bind_ortvalue_output(f"present_{kind}_{layer}", shared)
+        binding.bind_output("logits")
+        binding.bind_output("hidden")
+        self._session.run_with_iobinding(binding)
+        logits, hidden = (value.numpy() for value in binding.get_outputs()[-2:])
+        return TalkerOutput(logits, hidden)
+
+
+class OnnxCodePredictor:
+    """``code_predictor.onnx``: groups 1 .. G-1 of a frame in one call, sampled in the graph."""
+
+    def __init__(
+        self, path: Path, num_threads: int, *, num_code_groups: int, codebook_size: int
+    ) -> None:
+        """Open the graph.
+
+        Raises:
+            BundleError: The graph cannot be loaded, or lacks an input or output.
+        """
+        self._session = open_session(path, num_threads)
+        controls = ["uniforms", "temperature", "top_k", "max_top_k", "top_p", "forced_codes"]
+        check_graph_io(
+            self._session,
+            path,
+            inputs=["hidden", "code0", *controls],
+            outputs=["codes", "group_logits"],
+        )
+        self._num_groups = num_code_groups - 1
+        self._codebook_size = codebook_size
+
+    def predict(
+        self, hidden: Float32Array, code0: Int64Array, sampling: PredictorSampling
+    ) -> Int64Array:
+        """Return codes (B, G - 1) from hidden (B, D) and group 0's codes (B,).
+
+        A lane whose scores are not finite gets -1 for every code.
+        """
+        free = np.full((len(code0), self._num_groups), -1, np.int64)
+        codes: Int64Array = self._run("codes", hidden, code0, sampling, free)
+        return codes
+
+    def teacher_forced_logits(
+        self, hidden: Float32Array, code0: Int64Array, codes: Int64Array
+    ) -> Float32Array:
+        """Return scores (B, G - 1, C) when the given codes (B, G - 1) are taken at every step."""
+        lanes = len(code0)
+        greedy = PredictorSampling(
+            np.zeros((lanes, self._num_groups), np.float32),
+            np.ones(lanes, np.float32),
+            np.ones(lanes, np.int64),
+            np.ones(lanes, np.float32),
+        )
+        return self._run("group_logits", hidden, code0, greedy, codes)
+
+    def _run(
+        self,
+        output: str,
+        hidden: Float32Array,
+        code0: Int64Array,
+        sampling: PredictorSampling,
+        forced_codes: Int64Array,
+    ) -> AnyArray:
+        top_k = np.where(sampling.top_k > 0, sampling.top_k, self._codebook_size)
+        top_k = np.minimum(top_k, self._codebook_size).astype(np.int64)
+        feeds = {
+            "hidden": hidden,
+            "code0": code0,
+            "uniforms": sampling.uniforms,
+            "temperature": sampling.temperature,
+            "top_k": top_k,
+            "max_top_k": top_k.max(keepdims=True),
+            "top_p": sampling.top_p,
+            "forced_codes": forced_codes,
+        }
+        result: AnyArray = self._session.run([output], feeds)[0]
+        return result
+
+
+class DecoderState(NamedTuple):
+    """What the codec decoder carries between calls; never changed in place."""
+
+    position: int
+    """Frames decoded so far."""
+    values: Mapping[str, ort.OrtValue]
+
+
+class OnnxCodecDecoder:
+    """``codec_decoder.onnx``: codes to audio with a state, so any cut gives the same samples."""
+
+    chunk_ramp: tuple[int, ...] = (1, 2, 4)
+    """Early first audio; later, one call for four frames costs less than four calls."""
+
+    def __init__(self, path: Path, num_threads: int) -> None:
+        """Open the graph.
+
+        Raises:
+            BundleError: The graph cannot be loaded, or lacks an input or output.
+        """
+        session = open_session(path, num_threads)
+        check_graph_io(session, path, inputs=["codes", "position"], outputs=["samples"])
+        states = [v for v in session.get_inputs() if v.name not in ("codes", "position")]
+        next_names = [f"{_NEXT_PREFIX}{value.name}" for value in states]
+        check_graph_io(session, path, inputs=[], outputs=next_names)
+        self._session = session
+        self._outputs = ["samples", *next_names]
+        values = {}
+        for value in states:
+            if value.type != "tensor(float)":
+                raise GraphInterfaceError(
+                    f"{path}: the state {value.name!r} is not a float32 tensor. "
+                    "Build the bundle again with this version."
+                )
+            # A dimension without a fixed size is a history, which starts empty.
+            shape = [dim if isinstance(dim, int) else 0 for dim in value.shape]
+            values[value.name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
+        self._initial_state = DecoderState(0, values)
+
+    def initial_state(self) -> DecoderState:
+        """Return the state before the first frame."""
+        return self._initial_state
+
+    def decode(self, codes: Int64Array, state: DecoderState) -> tuple[Float32Array, DecoderState]:
+        """Decode codes (F, G), F >= 1, into samples (S,) in [-1, 1] and the next state."""
+        pieces = []
+        for start in range(0, len(codes), _MAX_FRAMES_PER_RUN):
+            samples, state = self._run(codes[start : start + _MAX_FRAMES_PER_RUN], state)
+            pieces.append(samples)
+        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)), state
+
+    def advance(self, codes: Int64Array, state: DecoderState) -> DecoderState:
+        """Return the state after codes (F, G), F >= 1."""
+        return self.decode(codes, state)[1]
+
+    def _run(self, codes: Int64Array, state: DecoderState) -> tuple[Float32Array, DecoderState]:
+        feeds: dict[str, Any] = dict(state.values)
+        feeds["codes"] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(codes, np.int64))
+        feeds["position"] = ort.OrtValue.ortvalue_from_numpy(np.array(state.position, np.int64))
+        samples, *values = self._session.run_with_ort_values(self._outputs, feeds)
+        next_values = dict(zip(state.values, values, strict=True))
+        return samples.numpy(), DecoderState(state.position + len(codes), next_values)
+
+
+def encode_codes(path: Path, num_threads: int, samples: Float32Array) -> Int64Array:
+    """Return codes (F, G) of mono samples (S,) at 24 kHz; F = ceil(S / 1920).
+
+    Raises:
+        VoiceError: The clip is empty.
+    """
+    codes: Int64Array = _encode(path, num_threads, "codes", samples, 1)
+    return codes
+
+
+def embed_speaker(path: Path, num_threads: int, samples: Float32Array) -> Float32Array:
+    """Return the x-vector (D,) of mono samples (S,) at 24 kHz.
+
+    Raises:
+        VoiceError: The clip has fewer than ``MIN_SPEAKER_SAMPLES`` samples.
+    """
+    return _encode(path, num_threads, "x_vector", samples, MIN_SPEAKER_SAMPLES)
+
+
+def _encode(
+    path: Path, num_threads: int, output: str, samples: Float32Array, min_samples: int
+) -> AnyArray:
+    """Run an encoder once and close it: clips are rare, its weights a third of the model."""
+    check_clip(samples, min_samples)
+    session = open_session(path, num_threads)
+    check_graph_io(session, path, inputs=["samples"], outputs=[output])
+    feeds = {"samples": np.ascontiguousarray(samples, np.float32)}
+    result: AnyArray = session.run([output], feeds)[0]
+    return result
+
+
+def check_clip(samples: Float32Array, min_samples: int) -> None:
+    """Check the length of a reference clip (S,).
+
+    Raises:
+        VoiceError: The clip has fewer than ``min_samples`` samples.
+    """
+    if len(samples) < min_samples:
+        raise VoiceError(
+            f"The reference clip has {len(samples)} samples, but its encoder needs at least "
+            f"{min_samples}; record a few seconds of speech."
+        )
