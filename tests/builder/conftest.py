@@ -44,16 +44,20 @@ def talker_path(
     tiny: CheckpointFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """Return the path of a tiny talker's graph."""
-    made: dict[tuple[str, str, str], Path] = {}
+    made: dict[tuple[str, str], Path] = {}
 
-    def path(model_size: str = "0.6B", precision: Precision = "fp32", device: str = "cpu") -> Path:
-        key = (model_size, precision, device)
+    def path(model_size: str = "0.6B", precision: Precision = "fp32") -> Path:
+        key = (model_size, precision)
         if key not in made:
             directory = tmp_path_factory.mktemp("talker")
             checkpoint = Checkpoint.open(tiny(model_size))
             recipe = uniform_recipe(precision)
             build_talker(
-                checkpoint.main, checkpoint.talker, recipe.talker, numerics(device), directory
+                checkpoint.main,
+                checkpoint.talker,
+                recipe.talker,
+                Numerics(block_size=recipe.block_size),
+                directory,
             )
             made[key] = directory / "talker.onnx"
         return made[key]
@@ -66,15 +70,14 @@ def predictor_path(
     tiny: CheckpointFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """Return the path of a tiny code predictor's graph."""
-    made: dict[tuple[str, int, str, str], Path] = {}
+    made: dict[tuple[str, int, str], Path] = {}
 
     def path(
         model_size: str = "0.6B",
         num_code_groups: int = 16,
         precision: Precision = "fp32",
-        device: str = "cpu",
     ) -> Path:
-        key = (model_size, num_code_groups, precision, device)
+        key = (model_size, num_code_groups, precision)
         if key not in made:
             directory = tmp_path_factory.mktemp("predictor")
             checkpoint = Checkpoint.open(tiny(model_size, num_code_groups))
@@ -83,19 +86,13 @@ def predictor_path(
                 checkpoint.main,
                 checkpoint.code_predictor,
                 recipe.code_predictor,
-                numerics(device),
+                Numerics(block_size=recipe.block_size),
                 directory,
             )
             made[key] = directory / "code_predictor.onnx"
         return made[key]
 
     return path
-
-
-def numerics(device: str) -> Numerics:
-    if device == "cuda":
-        return Numerics.half_precision()
-    return Numerics()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import onnx
 import pytest
 
@@ -15,8 +14,8 @@ from wyoming_qwen3tts.builder.build import (
     build_bundle,
     default_output,
     model_name,
+    sha256_of,
 )
-from wyoming_qwen3tts.builder.bundle_writer import sha256_of
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.errors import BuildError, CheckpointError
@@ -85,6 +84,31 @@ def test_progress_grows_to_one(tiny, tmp_path):
     assert {"talker", "embeddings", "codec_decoder"} <= {stage for stage, _ in seen}
 
 
+def test_progress_of_an_int8_codec_reaches_one_at_the_end_only(tiny, tmp_path):
+    seen = []
+    options = BuildOptions(recipe=replace(uniform_recipe("fp32"), codec_decoder="int8"))
+    build_bundle(tiny(), tmp_path / "b", options, lambda *step: seen.append(step))
+    fractions = [fraction for _, fraction in seen]
+    assert fractions == sorted(fractions)
+    halves = [fraction for stage, fraction in seen if stage == "codec_decoder"]
+    assert halves[len(halves) // 2] < 0.95
+    assert halves[-1] > 0.95
+
+
+def test_too_little_space_is_told_in_numbers(tiny, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_200_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    with pytest.raises(BuildError, match=r"needs about \d+ MB.*1 MB free"):
+        build_bundle(tiny(), tmp_path / "models" / "b")
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match=r"file/b cannot be written.*--output"):
+        build_bundle(tiny(), tmp_path / "file" / "b")
+
+
 @pytest.mark.parametrize("model_type", ["custom_voice", "base", "voice_design"])
 def test_every_kind_of_model_builds(model_type, tmp_path):
     checkpoint = write_tiny_checkpoint(tmp_path / "checkpoint", model_type, "1.7B")
@@ -99,8 +123,8 @@ def test_an_existing_bundle_needs_force(copied_bundle, tiny):
     with pytest.raises(BuildError, match="--force"):
         build_bundle(tiny(), copied_bundle)
     assert read_manifest(copied_bundle).recipe == "int8"
-    build_bundle(tiny(), copied_bundle, BuildOptions(recipe=uniform_recipe("fp16"), force=True))
-    assert read_manifest(copied_bundle).recipe == "fp16"
+    build_bundle(tiny(), copied_bundle, BuildOptions(recipe=uniform_recipe("int4"), force=True))
+    assert read_manifest(copied_bundle).recipe == "int4"
 
 
 def test_single_components_are_rebuilt_in_place(copied_bundle, tiny):
@@ -124,17 +148,15 @@ def test_single_components_are_rebuilt_in_place(copied_bundle, tiny):
 
 def test_single_components_need_a_bundle_of_the_same_model(copied_bundle, tiny, tmp_path):
     options = BuildOptions(components=("talker",))
-    with pytest.raises(BuildError, match="no bundle yet"):
+    with pytest.raises(BuildError, match="not a bundle yet"):
         build_bundle(tiny(), tmp_path / "absent", options)
-    with pytest.raises(BuildError, match="built for cpu"):
-        build_bundle(tiny(), copied_bundle, replace(options, device="cuda"))
     with pytest.raises(BuildError, match="another checkpoint"):
         build_bundle(tiny("1.7B"), copied_bundle, options)
 
 
 def test_components_that_the_model_lacks_are_refused(tiny, tmp_path):
     options = BuildOptions(components=("speaker_encoder",))
-    with pytest.raises(BuildError, match=r"no component 'speaker_encoder'.*talker"):
+    with pytest.raises(BuildError, match=r"not have the component 'speaker_encoder'.*talker"):
         build_bundle(tiny(), tmp_path / "b", options)
 
 
@@ -187,16 +209,6 @@ def test_names(tiny, tmp_path):
     assert default_output(named, options, tmp_path) == tmp_path / "qwen3-tts-12hz-mine" / "cpu_int4"
 
 
-def test_cuda_graphs_need_a_half_precision_recipe(tiny, tmp_path):
-    options = BuildOptions(recipe=uniform_recipe("fp32"), device="cuda")
-    with pytest.raises(BuildError, match="float16"):
-        build_bundle(tiny(), tmp_path / "b", options)
-    bundle = build_bundle(tiny(), tmp_path / "b", replace(options, recipe=uniform_recipe("fp16")))
-    manifest = read_manifest(bundle)
-    assert manifest.talker.cache_type == "float16"
-    assert np.load(bundle / "text_embedding.npy", mmap_mode="r").dtype == np.float16
-
-
 def test_equal_checkpoints_give_equal_bundles(bundle, tiny, tmp_path):
     again = build_bundle(tiny(), tmp_path / "again")
     assert read_manifest(again) == read_manifest(bundle)
@@ -208,4 +220,4 @@ def test_the_codec_can_be_built_with_8_bit_convolutions(tmp_path):
     directory = build_bundle(checkpoint, tmp_path / "bundle", BuildOptions(recipe=recipe))
     assert read_manifest(directory).precision["codec_decoder"] == {"all": "int8"}
     graph = onnx.load(directory / "codec_decoder.onnx", load_external_data=False).graph
-    assert any(tensor.data_type == onnx.TensorProto.INT8 for tensor in graph.initializer)
+    assert any(tensor.data_type == onnx.TensorProto.UINT8 for tensor in graph.initializer)

@@ -15,7 +15,7 @@ def parse(*arguments, data_dir=Path("onnx")):
 
 def test_defaults():
     args = parse("checkpoint")
-    assert (args.device, args.components) == ("cpu", ())
+    assert args.components == ()
     assert args.data_dir == Path("onnx")
     assert args.output is None
 
@@ -56,7 +56,8 @@ def test_recipes_components_and_names(tiny, tmp_path):
         ["--components", ","],
         ["--precision", "int3"],
         ["--precision", "int8", "--recipe", "x.yaml"],
-        ["--device", "toaster"],
+        ["--precision", "fp16"],
+        ["--device", "cuda"],
     ],
 )
 def test_mistakes_are_refused_before_anything_is_read(arguments, capsys):

@@ -14,12 +14,11 @@ def random_hidden(model, rng, num_lanes):
 
 
 @pytest.mark.parametrize(("size", "groups"), CASES)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_greedy_codes_equal_the_oracle(size, groups, precision, predictor_path, oracle, rng):
+def test_greedy_codes_equal_the_oracle(size, groups, predictor_path, oracle, rng):
     model = oracle(size, groups)
     hidden = random_hidden(model, rng, 5)
     code0 = rng.integers(0, model.codebook_size, 5)
-    codes, _ = PredictorGraph(predictor_path(size, groups, precision))(hidden, code0)
+    codes, _ = PredictorGraph(predictor_path(size, groups))(hidden, code0)
     expected = [model.predict_frame(hidden[lane], int(code0[lane]))[1:] for lane in range(5)]
     np.testing.assert_array_equal(codes, expected)
 

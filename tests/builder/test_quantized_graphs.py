@@ -36,7 +36,7 @@ class DequantizedFile(TensorFile):
         if not any(part in name for part in LINEAR) or tensor.ndim != 2:
             return tensor
         bits = 8 if self.precision == "int8" or "codec_head" in name else 4
-        block_size = block_size_for(tensor.shape[1], 128)
+        block_size = block_size_for(tensor.shape[1], uniform_recipe(self.precision).block_size)
         return dequantize(quantize(tensor, bits, block_size))
 
 
@@ -52,8 +52,9 @@ def test_talker(precision, level, tiny, tmp_path, rng):
     paths = {name: tmp_path / name for name in ("quantized", "float")}
     for path in paths.values():
         path.mkdir()
-    recipe, numerics = uniform_recipe(precision).talker, Numerics(accuracy_level=level)
-    build_talker(checkpoint.main, checkpoint.talker, recipe, numerics, paths["quantized"])
+    recipe = uniform_recipe(precision)
+    numerics = Numerics(block_size=recipe.block_size, accuracy_level=level)
+    build_talker(checkpoint.main, checkpoint.talker, recipe.talker, numerics, paths["quantized"])
     recipe = uniform_recipe("fp32").talker
     build_talker(dequantized, checkpoint.talker, recipe, Numerics(), paths["float"])
     inputs = rng.standard_normal((8, checkpoint.talker.transformer.hidden_size))
@@ -74,7 +75,7 @@ def test_code_predictor(precision, level, tiny, tmp_path, rng):
         path.mkdir()
     # The projection is folded into tables from the float weight, so it stays float here.
     recipe = replace(uniform_recipe(precision).code_predictor, projection="fp32")
-    numerics = Numerics(accuracy_level=level)
+    numerics = Numerics(block_size=uniform_recipe(precision).block_size, accuracy_level=level)
     build_code_predictor(checkpoint.main, config, recipe, numerics, paths["quantized"])
     build_code_predictor(
         DequantizedFile(checkpoint.main.path, precision),

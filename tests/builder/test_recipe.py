@@ -9,7 +9,7 @@ from wyoming_qwen3tts.errors import BuildError
 SHIPPED = sorted((Path(__file__).parents[2] / "config" / "recipes").glob("*.yaml"))
 
 RECIPE = """
-talker: {layers: int8, head: fp16}
+talker: {layers: int8, head: int4}
 code_predictor: {layers: int8, heads: int4, projection: fp32}
 embeddings: fp16
 """
@@ -27,7 +27,7 @@ def test_a_file_gives_each_part_its_precision(tmp_path):
     assert recipe.block_size == 64
     assert recipe.embeddings == "fp16"
     assert recipe.precision_by_part() == {
-        "talker": {"layers": "int8", "head": "fp16"},
+        "talker": {"layers": "int8", "head": "int4"},
         "code_predictor": {"layers": "int8", "heads": "int4", "projection": "fp32"},
     }
 
@@ -52,15 +52,15 @@ def test_embeddings_are_never_quantised(precision):
     ("old", "new", "message"),
     [
         ("heads: int4", "heads: int3", "heads is 'int3'.*int8"),
-        ("embeddings: fp16", "embeddings: int8", "embeddings are 'int8'"),
+        ("embeddings: fp16", "embeddings: int8", "embeddings is 'int8'"),
         ("embeddings: fp16", "", "missing embeddings"),
         ("embeddings: fp16", "embeddings: fp16\nextra: 1", "unknown extra"),
         ("embeddings: fp16", "embeddings: fp16\nname: x", "unknown name"),
         ("heads: int4, ", "", "missing heads"),
-        ("head: fp16", "head: fp16, tail: fp16", "unknown tail"),
+        ("head: int4", "head: int4, tail: int4", "unknown tail"),
         ("embeddings: fp16", "embeddings: fp16\nblock_size: 100", "block_size is 100"),
         ("embeddings: fp16", "embeddings: fp16\nblock_size: big", "block_size is 'big'"),
-        ("{layers: int8, head: fp16}", "int8", "talker is no mapping"),
+        ("{layers: int8, head: int4}", "int8", "talker is not a mapping"),
         ("talker:", "talker: {", "cannot be read"),
     ],
 )
@@ -78,3 +78,8 @@ def test_the_codec_is_float32_unless_the_recipe_says_otherwise():
     assert uniform_recipe("int4").codec_decoder == "fp32"
     with pytest.raises(BuildError, match="codec_decoder is 'int4'"):
         replace(uniform_recipe("int8"), codec_decoder="int4")
+
+
+def test_outlier_channels_spoil_short_blocks_only():
+    assert uniform_recipe("int8").block_size == 64
+    assert uniform_recipe("int4").block_size == 32

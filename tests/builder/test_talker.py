@@ -22,11 +22,10 @@ def random_inputs(oracle, size, rng, num_positions=11):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_prefill_and_steps_equal_the_oracle(size, precision, talker_path, oracle, rng):
+def test_prefill_and_steps_equal_the_oracle(size, talker_path, oracle, rng):
     inputs = random_inputs(oracle, size, rng)
     logits, hidden = expected(oracle, size, inputs)
-    graph = TalkerGraph(talker_path(size, precision))
+    graph = TalkerGraph(talker_path(size))
     got_logits, got_hidden = graph.prefill(inputs[:6])
     np.testing.assert_allclose(got_logits, logits[5], atol=1e-4)
     np.testing.assert_allclose(got_hidden, hidden[5], atol=1e-4)
@@ -92,13 +91,3 @@ def test_the_head_has_the_codes_and_end_of_speech_only(talker_path, oracle):
     outputs = {value.name: value for value in model.graph.output}
     (_, width) = outputs["logits"].type.tensor_type.shape.dim
     assert width.dim_value == oracle().codebook_size + 1
-
-
-def test_half_precision_weights_halve_the_file(talker_path):
-    sizes = {
-        precision: talker_path("0.6B", precision).with_suffix(".onnx.data").stat().st_size
-        for precision in ("fp32", "fp16")
-    }
-    # The rotary tables stay float32: 2 * 8192 * 16 values in the tiny model.
-    tables = 2 * 8192 * 16 * 4
-    assert sizes["fp16"] - tables < 0.6 * (sizes["fp32"] - tables)

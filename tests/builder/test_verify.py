@@ -13,8 +13,7 @@ from tests.support.onnx_community_bundle import write_small_published_bundle
 from tests.support.onnx_community_writer import PublishedOptions
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder import verify
-from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
-from wyoming_qwen3tts.builder.bundle_writer import finish_bundle
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle, write_manifest
 from wyoming_qwen3tts.builder.layers import Numerics
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.cli import main
@@ -55,7 +54,7 @@ def verified(directory, checkpoint=None):
 def state_again(directory, **changes):
     """Let the manifest state the sizes and hashes that the files have now."""
     manifest = replace(read_manifest(directory), **changes)
-    finish_bundle(directory, lambda files: replace(manifest, files=files))
+    write_manifest(directory, lambda files: replace(manifest, files=files))
 
 
 def copy_component(source, target, name):

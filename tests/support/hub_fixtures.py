@@ -95,7 +95,7 @@ def builds_here(monkeypatch):
     def run_build(arguments, progress, _cancelled) -> None:
         flags = dict(each[2:].split("=", 1) for each in arguments[1:] if "=" in each)
         recipe = uniform_recipe(flags["precision"])
-        options = BuildOptions(recipe, flags["device"], force=True, name=flags["name"])
+        options = BuildOptions(recipe, force=True, name=flags["name"])
         build_bundle(
             Path(arguments[0]),
             Path(flags["output"]),

@@ -1,29 +1,38 @@
 """The command ``wyoming-qwen3tts build``: a checkpoint in, a bundle out."""
 
+import _thread
 import argparse
+import json
+import os
 import resource
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from tqdm import tqdm
 
-from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle, default_output
+from wyoming_qwen3tts.builder.build import COMPONENTS, BuildOptions, build_bundle, default_output
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.components import COMPONENTS
 from wyoming_qwen3tts.builder.recipe import (
     DEFAULT_PRECISION,
     PRECISIONS,
     load_recipe,
     uniform_recipe,
 )
-from wyoming_qwen3tts.builder.supervision import SupervisorProgress, obey_supervisor
-from wyoming_qwen3tts.runtime.manifest import DEVICES
 
-_KILOBYTE = 1024
-_MEGABYTE = 1_000_000
-_BAR = "{desc:<16} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
+_KILOBYTE: Final = 1024
+_MEGABYTE: Final = 1_000_000
+_BAR: Final = "{desc:<16} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
+# A supervised build must not make the server's speech stutter.
+_NICENESS: Final = 10
+_LINE_INTERVAL_S: Final = 0.2
+# Time to clean up after the supervisor has gone; the next build removes what is left.
+_GRACE_S: Final = 5.0
+_INTERRUPTED: Final = 130
+_STDIN: Final = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")) -> None:
@@ -42,12 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
         "--recipe", type=Path, metavar="FILE", help="YAML file with a precision for each part"
     )
     parser.add_argument(
-        "--device", choices=DEVICES, default="cpu", help="what will run it (default: cpu)"
-    )
-    parser.add_argument(
         "--codec",
         choices=("fp32", "int8"),
-        default=None,
         help="precision of the codec decoder; int8 is faster, fp32 exact (default: fp32)",
     )
     parser.add_argument(
@@ -57,9 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
         metavar="A,B",
         help=f"rebuild only these in an existing bundle: {', '.join(COMPONENTS)}",
     )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="the bundle's own directory (default: made up)"
-    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="the bundle's own directory")
     parser.add_argument(
         "--data-dir",
         type=Path,
@@ -72,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
     parser.add_argument(
         "--supervised",
         action="store_true",
-        help="for programs that run a build: tell progress in lines of JSON, at low priority, and "
-        "stop when standard input ends",
+        help="for programs that run a build: report progress in lines of JSON, run at low "
+        "priority, and stop when standard input ends",
     )
 
 
@@ -91,17 +94,11 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.codec is not None:
         recipe = replace(recipe, codec_decoder=args.codec)
-    options = BuildOptions(
-        recipe=recipe,
-        device=args.device,
-        components=args.components,
-        force=args.force,
-        name=args.name,
-    )
+    options = BuildOptions(recipe, args.components, args.force, args.name)
     output = args.output or default_output(Checkpoint.open(args.checkpoint), options, args.data_dir)
     if args.supervised:
         obey_supervisor()
-        build_bundle(args.checkpoint, output, options, SupervisorProgress())
+        build_bundle(args.checkpoint, output, options, JsonProgress())
     else:
         with tqdm(total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
 
@@ -118,6 +115,37 @@ def run(args: argparse.Namespace) -> int:
         f"{peak_bytes / _MEGABYTE:.0f} MB of memory at most"
     )
     return 0
+
+
+def obey_supervisor() -> None:
+    """Lower the priority, and stop when standard input ends, as it does with its owner."""
+    os.nice(_NICENESS)
+    threading.Thread(target=_stop_at_end_of_input, name="supervisor", daemon=True).start()
+
+
+class JsonProgress:
+    """Progress of a build as lines of JSON on standard output."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._written_s = 0.0
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        """Write a line for every new stage, and a few per second within one."""
+        now_s = time.monotonic()
+        if stage == self._stage and now_s - self._written_s < _LINE_INTERVAL_S:
+            return
+        self._stage, self._written_s = stage, now_s
+        print(json.dumps({"stage": stage, "fraction": round(fraction, 4)}), flush=True)
+
+
+def _stop_at_end_of_input() -> None:
+    # Not through sys.stdin: its lock would be held when the interpreter ends.
+    while os.read(_STDIN, 4096):
+        pass
+    _thread.interrupt_main()
+    time.sleep(_GRACE_S)
+    os._exit(_INTERRUPTED)
 
 
 def _component_names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Recipes: which precision each part of a bundle has. Mixed recipes are data, not code."""
+"""Recipes: the precision of each part of a bundle. Mixed recipes are YAML files."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -9,13 +9,13 @@ import yaml
 
 from wyoming_qwen3tts.errors import BuildError
 
-Precision = Literal["fp32", "fp16", "int8", "int4"]
+Precision = Literal["fp32", "int8", "int4"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 DEFAULT_PRECISION: Final[Precision] = "int8"
-# Quantised weights share one scale per this many inputs (fewer where the width does not divide).
-DEFAULT_BLOCK_SIZE: Final = 128
-# Eight bits bear longer blocks (43.4 in place of 44.1 dB), which are read and added up faster.
-_INT8_BLOCK_SIZE: Final = 256
+# Inputs that share a scale, in the weight and in the 8-bit activations. One outlier channel spoils
+# its whole block, so long blocks cost quality that Gaussian weights do not show.
+DEFAULT_BLOCK_SIZE: Final = 64
+INT4_BLOCK_SIZE: Final = 32
 _MIN_BLOCK_SIZE: Final = 16
 
 
@@ -48,35 +48,41 @@ class Recipe:
     name: str
     talker: TalkerPrecision
     code_predictor: CodePredictorPrecision
-    embeddings: Precision
-    """fp32 or fp16: quantised embeddings hurt audibly and save no time."""
+    embeddings: Literal["fp32", "fp16"]
+    """Tables are never quantised: it is audible and saves no time."""
     block_size: int = DEFAULT_BLOCK_SIZE
-    codec_decoder: Precision = "fp32"
-    """fp32, or int8 for the convolutions that take most of its time."""
+    """Inputs that share a scale."""
+    codec_decoder: Literal["fp32", "int8"] = "fp32"
+    """int8 stores the convolutions that take most of its time in 8 bits."""
 
     def __post_init__(self) -> None:
-        """Refuse what the graphs cannot be.
+        """Refuse values that the graphs cannot have.
 
         Raises:
             BuildError: A precision or the block size is unknown.
         """
-        if self.embeddings not in ("fp32", "fp16"):
+        parts = self.precision_by_part()
+        given = {f"{name} {part}": value for name in parts for part, value in parts[name].items()}
+        allowed = {
+            **dict.fromkeys(given, PRECISIONS),
+            "embeddings": ("fp32", "fp16"),
+            "codec_decoder": ("fp32", "int8"),
+        }
+        given |= {"embeddings": self.embeddings, "codec_decoder": self.codec_decoder}
+        for key, value in given.items():
+            if value not in allowed[key]:
+                raise BuildError(
+                    f"Recipe {self.name}: {key} is {value!r}, expected {' or '.join(allowed[key])}."
+                )
+        size = self.block_size
+        if not isinstance(size, int) or size < _MIN_BLOCK_SIZE or size & (size - 1):
             raise BuildError(
-                f"Recipe {self.name}: embeddings are {self.embeddings!r}, expected fp32 or fp16."
-            )
-        if self.codec_decoder not in ("fp32", "int8"):
-            raise BuildError(
-                f"Recipe {self.name}: codec_decoder is {self.codec_decoder!r}, expected fp32 or "
-                "int8."
-            )
-        if self.block_size < _MIN_BLOCK_SIZE or self.block_size & (self.block_size - 1):
-            raise BuildError(
-                f"Recipe {self.name}: block_size is {self.block_size}, expected a power of two of "
+                f"Recipe {self.name}: block_size is {size!r}, expected a power of two of "
                 f"at least {_MIN_BLOCK_SIZE}."
             )
 
     def precision_by_part(self) -> dict[str, dict[str, str]]:
-        """Return component -> part -> precision of the language side."""
+        """Return component -> part -> precision of talker and code predictor."""
         return {"talker": asdict(self.talker), "code_predictor": asdict(self.code_predictor)}
 
 
@@ -84,7 +90,7 @@ def uniform_recipe(precision: Precision) -> Recipe:
     """Return the recipe that ``--precision`` names.
 
     At int4 the talker's head stays int8, since it decides when speech ends, and so does the
-    projection, which everything in the predictor starts from; both are read once a frame.
+    projection, which all of the predictor depends on; both are read once a frame.
     """
     finer: Precision = "int8" if precision == "int4" else precision
     return Recipe(
@@ -92,7 +98,7 @@ def uniform_recipe(precision: Precision) -> Recipe:
         talker=TalkerPrecision(layers=precision, head=finer),
         code_predictor=CodePredictorPrecision(layers=precision, heads=precision, projection=finer),
         embeddings="fp32" if precision == "fp32" else "fp16",
-        block_size=_INT8_BLOCK_SIZE if precision == "int8" else DEFAULT_BLOCK_SIZE,
+        block_size=INT4_BLOCK_SIZE if precision == "int4" else DEFAULT_BLOCK_SIZE,
     )
 
 
@@ -106,40 +112,21 @@ def load_recipe(path: Path) -> Recipe:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BuildError(f"Recipe {path} cannot be read: {error}") from error
-    section = _checked(values, Recipe, str(path), given=("name", "block_size", "codec_decoder"))
-    block_size = section.get("block_size", DEFAULT_BLOCK_SIZE)
-    if not isinstance(block_size, int):
-        raise BuildError(f"Recipe {path}: block_size is {block_size!r}, expected a number.")
-    talker = _checked(section["talker"], TalkerPrecision, f"{path}: talker")
-    predictor = _checked(section["code_predictor"], CodePredictorPrecision, f"{path}: predictor")
-    return Recipe(
-        name=path.stem,
-        talker=TalkerPrecision(**_precisions(talker, path)),
-        code_predictor=CodePredictorPrecision(**_precisions(predictor, path)),
-        block_size=block_size,
-        **_precisions({"embeddings": section["embeddings"]}, path),
-        **_precisions({"codec_decoder": section.get("codec_decoder", "fp32")}, path),
-    )
+    section = {**_checked(values, Recipe, str(path)), "name": path.stem}
+    for key, kind in (("talker", TalkerPrecision), ("code_predictor", CodePredictorPrecision)):
+        section[key] = kind(**_checked(section[key], kind, f"{path}: {key}"))
+    return Recipe(**section)
 
 
-def _checked(values: Any, kind: type, where: str, given: tuple[str, ...] = ()) -> Mapping[str, Any]:
-    """Return ``values`` if its keys are the fields of ``kind``; ``given`` ones may be absent."""
-    names = {field.name for field in fields(kind)}
+def _checked(values: Any, kind: type, where: str) -> Mapping[str, Any]:
+    """Return ``values`` if its keys are the fields of ``kind`` but for the file's own name."""
+    known = {field.name for field in fields(kind)} - {"name"}
+    required = known - set(vars(kind))  # a default is an attribute of the class
     if not isinstance(values, Mapping):
-        raise BuildError(f"Recipe {where} is no mapping; it needs {', '.join(sorted(names))}.")
-    unknown = set(values) - (names - {"name"})
-    missing = names - set(values) - set(given)
+        raise BuildError(f"Recipe {where} is not a mapping; it needs {', '.join(sorted(known))}.")
+    unknown, missing = set(values) - known, required - set(values)
     if unknown or missing:
         listed = ", ".join(map(str, sorted(unknown or missing)))
         word = "unknown" if unknown else "missing"
-        raise BuildError(f"Recipe {where}: {word} {listed}; it needs {', '.join(sorted(names))}.")
+        raise BuildError(f"Recipe {where}: {word} {listed}; it needs {', '.join(sorted(known))}.")
     return values
-
-
-def _precisions(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    for key, value in values.items():
-        if value not in PRECISIONS:
-            raise BuildError(
-                f"Recipe {path}: {key} is {value!r}, expected one of {', '.join(PRECISIONS)}."
-            )
-    return dict(values)

@@ -85,8 +85,7 @@ class WeightWriter:
         num_outputs, num_inputs = weight.shape
         if precision in _BITS:
             return self._quantized_weight(name, weight, precision, part)
-        stored = np.float16 if precision == "fp16" else self.numerics.compute_type
-        value = self.graph.weight(name, np.ascontiguousarray(weight.T, stored))
+        value = self.graph.weight(name, np.ascontiguousarray(weight.T, self.numerics.compute_type))
         return Linear((value,), precision, num_inputs, num_outputs, 0)
 
     def _quantized_weight(
@@ -121,9 +120,6 @@ class WeightWriter:
                 accuracy_level=self.numerics.accuracy_level,
             )
         (matrix,) = weight.values
-        if weight.precision == "fp16" and self.numerics.compute_type is not np.float16:
-            # Half the file; the runtime widens it once, when it loads the graph.
-            matrix = self.graph.cast(matrix, self.numerics.compute_type)
         return self.graph.op("MatMul", [x, matrix])
 
     def vector(self, name: str, array: AnyArray) -> Value:

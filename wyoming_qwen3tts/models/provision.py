@@ -191,7 +191,6 @@ class Provisioner:
             str(checkpoint),
             f"--output={order.target}",
             f"--name={order.name}",
-            f"--device={order.device}",
             f"--precision={order.precision}",
             # An older format, or an older state of a local checkpoint, may be in its place.
             "--force",
