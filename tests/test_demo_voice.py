@@ -5,18 +5,19 @@ from collections import Counter
 
 import pytest
 
-from script._demo_voice.hearing import heard_errors, plain_words, word_error_rate, word_errors
-from script._demo_voice.layout import voice_codec_config, voice_model_config
-from script._demo_voice.phrases import (
+from script._demo_voice.export import voice_codec_config, voice_model_config
+from script._demo_voice.recipe import RECIPE, read_recipe
+from script._demo_voice.texts import (
     Grammar,
+    all_test_phrases,
     fingerprint,
     held_out_texts,
     is_held_out,
+    letter_vocabulary,
     read_test_phrases,
     training_texts,
 )
-from script._demo_voice.recipe import RECIPE, read_recipe
-from script._demo_voice.vocabulary import letter_vocabulary
+from tests.support.listening import heard_errors, plain_words, word_error_rate, word_errors
 from tests.support.random_checkpoint.inventory import model_tensors
 from wyoming_qwen3tts.builder.config import read_codec_decoder_config, read_talker_config
 
@@ -37,7 +38,7 @@ def test_no_training_text_is_a_test_phrase_or_held_out(grammar):
     texts = training_texts(grammar, 800, 3, ONE_IN)
     marks = [fingerprint(text) for text in texts]
     assert len(set(marks)) == len(texts) == 800
-    assert not set(marks) & {fingerprint(text) for text in read_test_phrases().all}
+    assert not set(marks) & {fingerprint(text) for text in all_test_phrases()}
     assert not any(is_held_out(mark, ONE_IN) for mark in marks)
 
 
@@ -71,9 +72,9 @@ def test_a_slot_that_there_is_not_is_named(tmp_path):
 
 
 def test_there_are_enough_test_phrases_and_each_is_another():
-    phrases = read_test_phrases()
-    assert len({fingerprint(text) for text in phrases.all}) == len(phrases.all) >= 60
-    assert len(phrases.free) >= 20
+    phrases = all_test_phrases()
+    assert len({fingerprint(text) for text in phrases}) == len(phrases) >= 60
+    assert len(read_test_phrases()["free"]) >= 20
 
 
 @pytest.mark.parametrize(

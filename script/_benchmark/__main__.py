@@ -175,7 +175,7 @@ def _table(report: dict[str, Any]) -> str:
         f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f} at the end, "
         f"Python {machine['python']}, onnxruntime {machine['onnxruntime']}. It reads "
         f"{rates['read_gb_per_s']:.1f} GB/s and computes {rates['fp32_gflops']:.0f} Gflop/s "
-        f"(float32), {rates['int8_gops']:.0f} Gop/s (int8).",
+        "in float32.",
         "",
         *_rows("per frame, ms", "here", "floor", "here / floor", "peer design", "peer / here"),
     ]

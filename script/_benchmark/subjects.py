@@ -1,6 +1,5 @@
 """What is measured: the machine, our speech, and the graphs of a peer's design."""
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 import onnxruntime as ort
 
 from wyoming_qwen3tts.arrays import AnyArray
-from wyoming_qwen3tts.builder.graph import GraphBuilder
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.graphs import open_session
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
@@ -177,7 +175,7 @@ class PeerSubject:
 
 
 class MachineSubject:
-    """What the machine can do: read memory, multiply in float32 and in int8."""
+    """What the machine can do: read memory, multiply in float32."""
 
     def __init__(self, num_threads: int) -> None:
         size = _READ_BYTES // 4 // num_threads
@@ -185,29 +183,18 @@ class MachineSubject:
         generator = np.random.default_rng(0)
         shape = (_MATRIX_SIZE, _MATRIX_SIZE)
         self._matrices = [generator.random(shape, np.float32) for _ in range(num_threads)]
-        self._values = generator.integers(0, 200, shape, np.uint8)
-        with tempfile.TemporaryDirectory() as directory:
-            with GraphBuilder("probe", Path(directory)) as graph:
-                weight = graph.weight("weight", generator.integers(-100, 100, shape, np.int8))
-                values = graph.input("values", np.uint8, list(shape))
-                product = graph.op("MatMulInteger", [values, weight])
-                graph.output(product, "product", np.int32, list(shape))
-                graph.save()
-            self._int8 = open_session(graph.path, num_threads=num_threads)
 
     def run(self, _task: str) -> dict[str, Any]:
-        """Return GB/s (median of the tries), Gflop/s and Gop/s (best of the tries)."""
+        """Return GB/s (median of the tries) and Gflop/s in float32 (best of the tries)."""
         operations = 2 * _MATRIX_SIZE**3
         read_s = min(
             median(_tries_s(lambda: _in_threads(self._blocks, lambda block: np.dot(block, block)))),
             median(_tries_s(lambda: _in_threads(self._blocks, _or_reduce))),
         )
         multiply_s = min(_tries_s(lambda: _in_threads(self._matrices, lambda m: np.matmul(m, m))))
-        int8_s = min(_tries_s(lambda: self._int8.run(None, {"values": self._values})))
         return {
             "read_gb_per_s": sum(block.nbytes for block in self._blocks) / read_s / _GIGA,
             "fp32_gflops": len(self._matrices) * operations / multiply_s / _GIGA,
-            "int8_gops": operations / int8_s / _GIGA,
         }
 
 

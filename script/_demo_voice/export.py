@@ -1,104 +1,208 @@
-"""Writes the trained parts as a checkpoint in the official layout."""
+"""The official configuration, tokenizer and prompts of the demo voice, and its checkpoint."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from script._demo_voice.layout import (
-    voice_codec_config,
-    voice_model_config,
-    write_json_files,
-    write_tokenizer,
+from script._demo_voice.texts import letter_vocabulary, small_letters
+from tests.support.random_checkpoint.architecture import (
+    LANGUAGE_IDS,
+    NUM_SPECIAL_CODEC_IDS,
+    REAL_CODEBOOK_SIZE,
+    SPEAKER_IDS,
+    SPECIAL_CODEC_IDS,
+    codec_config,
+    model_config,
 )
-from script._demo_voice.recipe import Recipe
-from script._demo_voice.vocabulary import small_letters
 from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
-from tests.support.random_checkpoint.safetensors import (
-    SafetensorsFile,
-    write_safetensors,
-)
-from tests.support.random_checkpoint.values import (
-    ExactNormals,
-    TensorSpec,
-    ValueSource,
-)
+from tests.support.random_checkpoint.recipe import RandomCheckpointRecipe
+from tests.support.random_checkpoint.safetensors import SafetensorsFile, write_safetensors
+from tests.support.random_checkpoint.values import ExactNormals, TensorSpec, ValueSource
 from wyoming_qwen3tts.arrays import Float32Array
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer, load_tokenizer
 
-_PLAIN: Final = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
-
+NO_CODEC: Final = -1
+_SPEAKER: Final = "demo"
+_MAX_POSITIONS: Final = 2_048  # 160 s
+_ROLE: Final = "<|im_start|>assistant\n"
 _TEXT_TABLE: Final = "talker.model.text_embedding.weight"
+_GENERATION: Final = {
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 50,
+    "repetition_penalty": 1.0,
+    "subtalker_dosample": False,
+    "subtalker_temperature": 1.0,
+    "subtalker_top_p": 1.0,
+    "subtalker_top_k": 50,
+    "max_new_tokens": 512,
+    # The talker was trained to read one text token per frame.
+    "non_streaming_mode": False,
+}
 
 
-def generation_config(max_new_tokens: int = 512) -> dict[str, Any]:
-    """Return ``generation_config.json``."""
-    return {
-        **_PLAIN,
-        "repetition_penalty": 1.0,
-        "subtalker_dosample": False,
-        "subtalker_temperature": 1.0,
-        "subtalker_top_p": 1.0,
-        "subtalker_top_k": 50,
-        "max_new_tokens": max_new_tokens,
-        # The talker was trained to be fed one text token a frame.
-        "non_streaming_mode": False,
+@dataclass(frozen=True)
+class Prompt:
+    """Positions before the first frame, and the text that follows."""
+
+    text: tuple[int, ...]
+    codec: tuple[int, ...]
+    """Beside ``text``; NO_CODEC where there is none."""
+    trailing: tuple[int, ...]
+    """One text token per frame, the end mark included; then pad."""
+
+
+class PromptWriter:
+    """Writes prompts in the official streaming layout."""
+
+    def __init__(self, tokenizer: BpeTokenizer, codebook_size: int) -> None:
+        self._tokenizer = tokenizer
+        shift = REAL_CODEBOOK_SIZE - codebook_size
+        ids = {name: real - shift for name, real in SPECIAL_CODEC_IDS.items()}
+        self.end_of_speech = ids["codec_eos_token_id"]
+        think = [ids["codec_think_id"], ids["codec_think_bos_id"], LANGUAGE_IDS["english"] - shift]
+        no_think = [ids["codec_nothink_id"], ids["codec_think_bos_id"]]
+        after = [ids["codec_think_eos_id"], SPEAKER_IDS["ryan"] - shift, ids["codec_pad_id"]]
+        self._codec = {True: [*think, *after], False: [*no_think, *after]}
+        self._codec_bos = ids["codec_bos_id"]
+        self._role = tokenizer.encode_template(_ROLE)
+        self.pad, self._bos, self._eos = (
+            tokenizer.encode_template(f"<tts_{name}>")[0]
+            for name in ("pad", "text_bos", "text_eod")
+        )
+
+    def write(self, text: str, *, names_language: bool) -> Prompt:
+        codec = self._codec[names_language]
+        body = self._tokenizer.encode(text)
+        return Prompt(
+            text=(*self._role, *[self.pad] * (len(codec) - 1), self._bos, body[0]),
+            codec=(*[NO_CODEC] * len(self._role), *codec, self._codec_bos),
+            trailing=(*body[1:], self._eos),
+        )
+
+
+def num_codec_rows(codec: Any) -> int:
+    """Return the rows of the talker's codec table."""
+    rows: int = codec.codebook_size + NUM_SPECIAL_CODEC_IDS
+    return rows
+
+
+def write_tokenizer(directory: Path) -> BpeTokenizer:
+    """Write the tokenizer's three files and open them."""
+    vocabulary = letter_vocabulary()
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / "vocab.json", vocabulary.ids)
+    (directory / "merges.txt").write_text(vocabulary.merges_text(), encoding="utf-8")
+    _write_json(directory / "tokenizer_config.json", vocabulary.tokenizer_config())
+    return load_tokenizer(directory)
+
+
+def voice_model_config(recipe: Any) -> dict[str, Any]:
+    """Return ``config.json``: the official keys with the recipe's widths."""
+    config = model_config(_random_recipe(recipe.codec), letter_vocabulary())
+    shift = REAL_CODEBOOK_SIZE - recipe.codec.codebook_size
+    language = recipe.language
+    talker = config["talker_config"]
+    talker |= {
+        "hidden_size": language.width,
+        "intermediate_size": language.intermediate,
+        "num_hidden_layers": language.num_layers,
+        "num_attention_heads": language.num_heads,
+        "num_key_value_heads": language.num_kv_heads,
+        "head_dim": language.head_width,
+        "vocab_size": num_codec_rows(recipe.codec),
+        "max_position_embeddings": _MAX_POSITIONS,
+        "text_hidden_size": language.text_width,
+        "text_vocab_size": letter_vocabulary().padded_size,
+        **{name: real - shift for name, real in SPECIAL_CODEC_IDS.items()},
+        "codec_language_id": {"english": LANGUAGE_IDS["english"] - shift},
+        "spk_id": {_SPEAKER: SPEAKER_IDS["ryan"] - shift},
+        "spk_is_dialect": {_SPEAKER: False},
     }
+    half = language.head_width // 2
+    talker["rope_scaling"]["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
+    talker["code_predictor_config"] |= {
+        "vocab_size": recipe.codec.codebook_size,
+        "hidden_size": language.predictor_width,
+        "intermediate_size": language.predictor_intermediate,
+        "num_hidden_layers": language.predictor_layers,
+        "num_attention_heads": language.predictor_heads,
+        "num_key_value_heads": language.predictor_kv_heads,
+        "head_dim": language.predictor_head_width,
+        "layer_types": ["full_attention"] * language.predictor_layers,
+    }
+    return config
 
 
-def export(recipe: Recipe, directory: Path, output: Path) -> None:
+def voice_codec_config(codec: Any) -> dict[str, Any]:
+    """Return ``speech_tokenizer/config.json``: the official keys with the recipe's widths."""
+    config = codec_config(_random_recipe(codec))
+    config["decoder_config"] |= {
+        "latent_dim": codec.width,
+        "codebook_dim": 2 * codec.latent_width,
+        "codebook_size": codec.codebook_size,
+        "semantic_codebook_size": 2 * codec.codebook_size,
+        "vector_quantization_hidden_dimension": 2 * codec.latent_width,
+        "decoder_dim": codec.decoder_channels,
+        "hidden_size": codec.width,
+        "intermediate_size": 2 * codec.width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": codec.width // 4,
+        "sliding_window": 72,
+        "max_position_embeddings": _MAX_POSITIONS,
+        "layer_scale_initial_scale": 0.1,
+    }
+    config["encoder_config"]["codebook_size"] = codec.codebook_size
+    return config
+
+
+def _random_recipe(codec: Any) -> RandomCheckpointRecipe:
+    return RandomCheckpointRecipe(num_code_groups=codec.num_groups)
+
+
+def talker_shapes(recipe: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of ``model.safetensors`` by name."""
+    return {spec.name: spec.shape for spec in model_tensors(voice_model_config(recipe))}
+
+
+def codec_shapes(codec: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the codec's decoder by name."""
+    specs = codec_tensors(voice_codec_config(codec))
+    return {spec.name: spec.shape for spec in specs if spec.name.startswith("decoder.")}
+
+
+def export(recipe: Any, directory: Path, output: Path) -> None:
     """Write the averaged weights of both trainings in ``directory`` as a checkpoint."""
-    codec_directory = output / "speech_tokenizer"
-    codec_directory.mkdir(parents=True, exist_ok=True)
+    import torch
+
+    tokenizer = output / "speech_tokenizer"
+    tokenizer.mkdir(parents=True, exist_ok=True)
     write_tokenizer(output)
     model, codec = voice_model_config(recipe), voice_codec_config(recipe.codec)
-    write_json_files(
-        [
-            (output / "config.json", model),
-            (output / "generation_config.json", generation_config()),
-            (codec_directory / "config.json", codec),
-        ]
+    _write_json(output / "config.json", model)
+    _write_json(output / "generation_config.json", _GENERATION)
+    _write_json(tokenizer / "config.json", codec)
+    language, decoder = (
+        torch.load(directory / f"{name}.pt", weights_only=True)["average"]
+        for name in ("language", "codec")
     )
-    _write(
-        output / "model.safetensors",
-        SafetensorsFile(model_tensors(model), "BF16", with_metadata=True),
-        _talker(directory / "language.pt"),
-        recipe.seed,
-    )
-    _write(
-        codec_directory / "model.safetensors",
-        SafetensorsFile(codec_tensors(codec), "F32", with_metadata=False),
-        _trained(directory / "codec.pt", "decoder."),
-        recipe.seed,
-    )
+    # Capital letters get copies of the small letters' rows.
+    language[_TEXT_TABLE] = language[_TEXT_TABLE][small_letters()]
+    file = SafetensorsFile(model_tensors(model), "BF16", with_metadata=True)
+    _write(output / "model.safetensors", file, language, recipe.seed)
+    file = SafetensorsFile(codec_tensors(codec), "F32", with_metadata=False)
+    _write(tokenizer / "model.safetensors", file, decoder, recipe.seed)
 
 
-def _talker(path: Path) -> dict[str, Tensor]:
-    weights = _trained(path, "talker.")
-    weights[_TEXT_TABLE] = weights[_TEXT_TABLE][small_letters()]
-    return weights
-
-
-def _trained(path: Path, prefix: str) -> dict[str, Tensor]:
-    weights = torch.load(path, weights_only=True)["average"]
-    return {prefix + name: value for name, value in weights.items()}
-
-
-def _write(path: Path, content: SafetensorsFile, trained: Mapping[str, Tensor], seed: int) -> None:
-    """Write a file; what was not trained (the codec's encoder) gets random values.
-
-    Raises:
-        ValueError: A trained tensor has no place in the layout, or another shape.
-    """
-    shapes = {spec.name: spec.shape for spec in content.specs}
-    for name, value in trained.items():
-        if shapes.get(name) != tuple(value.shape):
-            raise ValueError(f"{name} {tuple(value.shape)}: the layout has {shapes.get(name)}")
-    rest = {name for name in shapes if name not in trained}
-    if strange := [name for name in rest if not name.startswith("encoder.")]:
-        raise ValueError(f"not trained: {', '.join(strange)}")
+def _write(path: Path, content: SafetensorsFile, trained: dict[str, Any], seed: int) -> None:
+    """Write a file; the codec's encoder, which was not trained, gets random values."""
     random = ValueSource(ExactNormals(), seed)
 
     def blocks(index: int, spec: TensorSpec) -> Iterator[Float32Array]:
@@ -108,3 +212,7 @@ def _write(path: Path, content: SafetensorsFile, trained: Mapping[str, Tensor], 
             yield from random.blocks(index, spec)
 
     write_safetensors(path, content, blocks, lambda _num_bytes: None)
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -1,103 +1,35 @@
-"""The recipe of the demo voice: ``recipe.yaml`` as frozen dataclasses, read strictly."""
+"""``recipe.yaml``: everything that decides the result, read strictly."""
 
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final
 
 import yaml
 
 RECIPE: Final = Path(__file__).with_name("recipe.yaml")
 
-SectionT = TypeVar("SectionT")
 
-
-@dataclass(frozen=True)
-class SpeechRecipe:
-    """What is spoken by the source voice."""
-
-    voice: str
-    lead_frames: int
-    num_texts: int
-    texts_per_shard: int
-    num_held_out: int
-    num_validation: int
-
-
-@dataclass(frozen=True)
-class CodecRecipe:
-    """Widths and training of the codec."""
-
-    num_groups: int
-    codebook_size: int
-    latent_width: int
-    encoder_width: int
-    encoder_steps: int
-    encoder_shards: int
-    width: int
-    decoder_channels: int
-    learning_rate: float
-    batch_size: int
-    segment_frames: int
-    steps: int
-    predicted_shards: int
-    predicted_share: float
-
-
-@dataclass(frozen=True)
-class LanguageRecipe:
-    """Widths and training of talker and code predictor."""
-
-    width: int
-    intermediate: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_width: int
-    predictor_width: int
-    predictor_intermediate: int
-    predictor_layers: int
-    predictor_heads: int
-    predictor_kv_heads: int
-    predictor_head_width: int
-    text_width: int
-    dropout: float
-    batch_size: int
-    steps: int
-    warm_up_steps: int
-    learning_rate: float
-    history_noise: float
-    predictor_share: float
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything."""
-
-    seed: int
-    speech: SpeechRecipe
-    codec: CodecRecipe
-    language: LanguageRecipe
-
-
-def read_recipe(path: Path = RECIPE) -> Recipe:
-    """Read a recipe.
+def read_recipe(path: Path = RECIPE) -> Any:
+    """Return the recipe as nested namespaces.
 
     Raises:
-        ValueError: A key is missing or unknown.
+        ValueError: A key is missing or unknown; the shipped recipe has the right ones.
     """
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if set(values) != {field.name for field in fields(Recipe)}:
-        raise ValueError(f"{path}: the sections are {', '.join(values)}")
-    return Recipe(
-        seed=values["seed"],
-        speech=_section(SpeechRecipe, values["speech"], path),
-        codec=_section(CodecRecipe, values["codec"], path),
-        language=_section(LanguageRecipe, values["language"], path),
+    known, values = (yaml.safe_load(each.read_text(encoding="utf-8")) for each in (RECIPE, path))
+    if wrong := _keys(known) ^ _keys(values):
+        raise ValueError(f"{path}: missing or unknown keys: {', '.join(sorted(wrong))}")
+    return SimpleNamespace(
+        **{
+            key: SimpleNamespace(**value) if isinstance(value, dict) else value
+            for key, value in values.items()
+        }
     )
 
 
-def _section(kind: type[SectionT], values: dict[str, Any], path: Path) -> SectionT:
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ValueError(f"{path}: {error}") from error
+def _keys(values: dict[str, Any]) -> set[str]:
+    nested = (f"{key}.{name}" for key in values for name in _section(values[key]))
+    return {*values, *nested}
+
+
+def _section(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

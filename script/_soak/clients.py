@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from wyoming.event import Event, async_read_event
 
-from script._soak.hostile import HostileInput, encode, make_hostile
+from tests.support.hostile_inputs import HostileInput, encode, make_hostile
 
 TEXTS: Final = (
     "Yes.",
