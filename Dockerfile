@@ -41,7 +41,7 @@ ENV PATH=/opt/wyoming-qwen3tts/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     ORT_DISABLE_TELEMETRY=1 \
     WYOMING_QWEN3TTS_URI=tcp://0.0.0.0:10200 \
-    WYOMING_QWEN3TTS_DATA_DIR=/data
+    WYOMING_QWEN3TTS_DATA_DIRS=/data
 # By number, so that Kubernetes can see that it is not root.
 USER 1000:1000
 WORKDIR /data

@@ -11,11 +11,15 @@ import pytest
 import yaml
 
 from script._addon.drawing import draw_icon, draw_logo, read_png
-from script._addon.options import LEFT_OUT, SHOWN, render_config, render_translation
+from script._addon.options import (
+    EXCLUDED_OPTIONS,
+    VISIBLE_OPTIONS,
+    render_config,
+    render_translation,
+)
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.config import ServerConfig, flag_names, read_file
+from wyoming_qwen3tts.config import SETTINGS, flag_names, read_file
 from wyoming_qwen3tts.models.registry import find_model
-from wyoming_qwen3tts.settings import list_settings
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "config" / "addon"
@@ -50,7 +54,7 @@ def test_generated_pictures_are_up_to_date() -> None:
 
 
 def test_the_schema_is_one_that_the_supervisor_understands(config: dict[str, Any]) -> None:
-    elements = [element for _, element in _flat(config["schema"])]
+    elements = list(config["schema"].values())
 
     assert elements
     for element in elements:
@@ -60,14 +64,9 @@ def test_the_schema_is_one_that_the_supervisor_understands(config: dict[str, Any
 
 def test_options_are_complete(config: dict[str, Any]) -> None:
     """What has no question mark must have a value, or the app does not start."""
-    given = dict(_flat(config["options"]))
-
-    for path, element in _flat(config["schema"]):
+    for name, element in config["schema"].items():
         if isinstance(element, str) and not element.endswith("?"):
-            assert path in given, path
-    assert {path[:-1] for path, _ in _flat(config["schema"]) if path[:-1]} <= {
-        (name,) for name in config["options"]
-    }
+            assert name in config["options"], name
 
 
 def test_the_server_takes_the_options_as_they_are(config: dict[str, Any], tmp_path: Path) -> None:
@@ -76,35 +75,27 @@ def test_the_server_takes_the_options_as_they_are(config: dict[str, Any], tmp_pa
 
     settings = read_file(file)
 
-    assert settings["model",] == tuple(SHOWN["model"])
-    assert settings["debug",] is False
+    assert settings["models"] == tuple(VISIBLE_OPTIONS["models"])
+    assert settings["debug"] is False
 
 
 def test_every_setting_is_an_option_or_left_out_for_a_reason(config: dict[str, Any]) -> None:
-    every_path = {known.path for known in list_settings(ServerConfig)}
-    options = {path for path, _ in _flat(config["schema"])}
-
-    assert options == {path for path in every_path if path[0] not in LEFT_OUT}
-    assert set(LEFT_OUT) <= {path[0] for path in every_path}
+    assert set(config["schema"]) == set(SETTINGS) - set(EXCLUDED_OPTIONS)
+    assert set(EXCLUDED_OPTIONS) <= set(SETTINGS)
 
 
 def test_every_option_is_explained(config: dict[str, Any]) -> None:
     texts = yaml.safe_load((FOLDER / "translations" / "en.yaml").read_text())
-    explained = {
-        (name, inner) if inner else (name,): entry
-        for name, outer in texts["configuration"].items()
-        for inner, entry in (outer.get("fields") or {None: outer}).items()
-    }
 
-    assert set(explained) == {path for path, _ in _flat(config["schema"])}
-    for path, entry in explained.items():
+    assert set(texts["configuration"]) == set(config["schema"])
+    for path, entry in texts["configuration"].items():
         assert entry["name"], path
         assert entry["description"], path
         assert "null" not in entry["description"], path
 
 
 def test_a_new_installation_gets_a_model_with_words() -> None:
-    for name in SHOWN["model"]:
+    for name in VISIBLE_OPTIONS["models"]:
         assert find_model(name) is not None, name
 
 
@@ -158,13 +149,3 @@ def test_the_service_calls_the_server_with_flags_that_it_has() -> None:
 
     assert used == {"--config", "--uri", "--data-dir"}
     assert used <= {"--config", *flag_names()}
-
-
-def _flat(tree: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            found += [((name, inner), leaf) for inner, leaf in value.items()]
-        else:
-            found.append(((name,), value))
-    return found

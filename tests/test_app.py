@@ -19,13 +19,11 @@ from wyoming_qwen3tts import app
 from wyoming_qwen3tts.app import Server
 from wyoming_qwen3tts.commands.health import check_health
 from wyoming_qwen3tts.commands.health import main as check_health_main
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.errors import BundleError, ConfigError
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
 
 ROOT = Path(__file__).parents[1]
 PLAIN = ["audio-start", "audio-chunk", "audio-stop"]
-LIMITS = ConnectionLimits(shutdown_timeout_s=0.5)
 
 
 def free_port() -> int:
@@ -40,7 +38,7 @@ class Harness:
     def __init__(self, uri: str | None = None, **settings) -> None:
         self.port = free_port()
         self.uri = uri or f"tcp://127.0.0.1:{self.port}"
-        self.config = ServerConfig(uri=self.uri, limits=LIMITS, **settings)
+        self.config = Config(uri=self.uri, shutdown_timeout=0.5, **settings)
         self.source = FakeSpeechSource(frame_s=0.01)
         self.may_load = asyncio.Event()
         self.load_error: Exception | None = None
@@ -193,7 +191,7 @@ async def test_address_that_is_taken_is_an_error(harness):
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1", "tcp://:x", "http://a:1", "", "unix://a"])
 async def test_address_that_is_none_is_an_error(uri):
     harness = Harness()
-    harness.config = ServerConfig(uri=uri)
+    harness.config = Config(uri=uri)
     async with harness.running() as task:
         with pytest.raises(ConfigError, match="tcp://HOST:PORT"):
             await ended(task)

@@ -30,14 +30,13 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": set(),
     "audio": {"arrays", "errors"},
     "settings": {"errors"},
-    "config": {"errors", "settings", "protocol.limits"},
-    "paths": set(),
+    "config": {"errors", "settings"},
     "files": set(),
     "machine": set(),
     "text": {"arrays", "errors"},
     "runtime": {"arrays", "errors"},
     "synthesis": {"arrays", "errors", "audio", "runtime"},
-    "builder": {"arrays", "errors", "files", "runtime.manifest"},
+    "builder": {"arrays", "config", "errors", "files", "runtime.manifest"},
     "protocol": LEAVES | {"text", "synthesis.request"},
     "voices": LEAVES | {"text", "synthesis", "runtime", "models", "engine", "protocol"},
     "models": LEAVES | {"runtime", "engine"},
@@ -70,7 +69,7 @@ THIRD_PARTY_HOMES = {
 }
 """Package -> the rooms that may import it; everything else goes through them."""
 
-MAY_READ_ENVIRONMENT = {"cli", "config", "paths", "runtime", "commands", "models"}
+MAY_READ_ENVIRONMENT = {"cli", "config", "runtime", "commands", "models"}
 """Rooms that may read or set environment variables."""
 
 BANNED = {"torch", "transformers", "requests"}

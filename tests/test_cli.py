@@ -1,4 +1,5 @@
 import logging
+import shutil
 import subprocess
 import sys
 import types
@@ -32,7 +33,7 @@ def command(monkeypatch):
     """Replace the command "say" by a scripted module."""
     module = types.ModuleType("scripted_command")
     module.add_arguments = lambda parser: parser.add_argument("text")
-    module.run = lambda arguments: len(arguments.text)
+    module.run = lambda arguments, config: len(arguments.text)
     monkeypatch.setitem(sys.modules, "scripted_command", module)
     monkeypatch.setitem(cli.COMMANDS, "say", ("scripted_command", "say something"))
     return module
@@ -49,9 +50,36 @@ def test_command_gets_its_arguments(command, served):
     assert not served
 
 
+@pytest.mark.parametrize("source", ["environment", "file"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["status"], "tiny-0.6b-custom_voice"),
+        (["models", "list"], "tiny-0.6b-custom_voice"),
+        (["voices"], "tiny-0.6b-custom_voice"),
+        (["voice", "list"], "grandpa"),
+    ],
+)
+def test_every_command_reads_the_settings_of_the_server(
+    arguments, expected, source, tiny_bundle, tmp_path, monkeypatch, capsys
+):
+    bundle = tiny_bundle("0.6B-custom_voice")
+    shutil.copytree(bundle, tmp_path / bundle.parent.name / bundle.name)
+    voice = tmp_path / "voices" / "en" / "grandpa"
+    voice.mkdir(parents=True)
+    (voice / "instruct.txt").write_text("An old man.")
+    if source == "file":
+        (tmp_path / "server.yaml").write_text(f"data_dirs: {tmp_path}\nvoice: ryan")
+        arguments = [*arguments, "--config", str(tmp_path / "server.yaml")]
+    else:
+        monkeypatch.setenv("WYOMING_QWEN3TTS_DATA_DIRS", str(tmp_path))
+    assert cli.main(arguments) == 0
+    assert expected in capsys.readouterr().out
+
+
 def test_command_may_bring_a_debug_flag_of_its_own(command):
     command.add_arguments = lambda parser: parser.add_argument("--debug", action="store_true")
-    command.run = lambda arguments: int(arguments.debug)
+    command.run = lambda arguments, config: int(arguments.debug)
     assert cli.main(["say", "--debug"]) == 1
 
 
@@ -65,11 +93,11 @@ def test_command_whose_package_is_missing_says_what_to_install(monkeypatch, caps
     ("arguments", "message"),
     [
         (["sya", "hello"], "unknown command 'sya'; did you mean say?"),
-        (["dance"], "unknown command 'dance'; there are build, models, say"),
+        (["dance"], "unknown command 'dance'; there are build, health, models, say"),
         (["--debug", "say", "hello"], "the command comes first: wyoming-qwen3tts say"),
         (["--voise", "ryan"], "unknown flag --voise; did you mean --voice?"),
         (["--voi", "ryan"], "unknown flag --voi"),
-        (["--device", "gpu"], "must be one of cpu, cuda, openvino, not 'gpu'"),
+        (["--precision", "int5"], "must be one of auto, fp32, int8, int4, not 'int5'"),
         (["--threads", "many"], "must be a whole number, not 'many'"),
         (["--threads", "-1"], "must be at least 0"),
         (["--uri"], "expected one argument"),
@@ -93,7 +121,7 @@ def test_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
 
 
 def test_traceback_only_with_debug(command, capsys):
-    def fail(_arguments):
+    def fail(_arguments, _config):
         raise ConfigError("no such voice")
 
     command.add_arguments = lambda _parser: None
@@ -104,6 +132,15 @@ def test_traceback_only_with_debug(command, capsys):
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert err.endswith("error: no such voice\n")
+
+
+def test_failure_of_the_system_names_no_file_where_there_is_none(monkeypatch, capsys):
+    def fail(_config):
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(app, "serve", fail)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == "error: Address already in use\n"
 
 
 def test_wrong_settings_file_exits_1(tmp_path, capsys, served):

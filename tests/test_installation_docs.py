@@ -9,12 +9,11 @@ import yaml
 
 from wyoming_qwen3tts.config import (
     ENVIRONMENT_PREFIX,
-    ServerConfig,
+    SETTINGS,
     flag_names,
     variable_name,
 )
 from wyoming_qwen3tts.models.registry import catalogue_models, find_model
-from wyoming_qwen3tts.settings import list_settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -24,7 +23,7 @@ PAGES = [
     "config/addon/README.md",
 ]
 INSTALLATIONS = ["compose.yaml", "Dockerfile", "config/replicas/kubernetes.yaml"]
-VARIABLES = {variable_name(known) for known in list_settings(ServerConfig)}
+VARIABLES = {variable_name(name) for name in SETTINGS}
 SERVER_FLAGS = {*flag_names(), "--config"}
 OTHER_FLAGS = {
     # Of docker, of our scripts and of the machine's own programs.

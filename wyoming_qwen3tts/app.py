@@ -11,7 +11,7 @@ from functools import partial
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.machine import configure_malloc
 from wyoming_qwen3tts.monitoring.health import HasStatus, StatusPages
 from wyoming_qwen3tts.monitoring.http import HttpEndpoint
@@ -22,7 +22,7 @@ from wyoming_qwen3tts.protocol.server import Listener, Networks, parse_networks,
 
 _LOGGER = logging.getLogger(__name__)
 
-SourceFactory = Callable[[ServerConfig], AbstractAsyncContextManager[SpeechBackend]]
+SourceFactory = Callable[[Config], AbstractAsyncContextManager[SpeechBackend]]
 """Gives the speech source of a server; its context ends with the server."""
 
 
@@ -62,7 +62,7 @@ class Server:
     """The program that serves, from the first signal handler to the last connection."""
 
     def __init__(
-        self, config: ServerConfig, create_source: SourceFactory, figures: Metrics | None = None
+        self, config: Config, create_source: SourceFactory, figures: Metrics | None = None
     ) -> None:
         """Prepare to serve.
 
@@ -101,12 +101,12 @@ class Server:
     async def _serve(self) -> None:
         config = self._config
         source = DeferredBackend()
-        networks = parse_networks(config.allow)
+        networks = parse_networks(config.allowed_networks)
         listener = Listener(
             config.uri,
             source,
-            max_connections=config.limits.max_connections,
-            max_text_chars=config.limits.max_text_chars,
+            max_connections=config.max_connections,
+            max_text_chars=config.max_text_chars,
             supports_streaming=config.streaming,
             networks=networks,
             on_error=self._figures.count_error,
@@ -128,7 +128,7 @@ class Server:
                 self._is_ready = True
                 _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
                 await self._wait_for_end(listener)
-            await listener.stop(config.limits.shutdown_timeout_s)
+            await listener.stop(config.shutdown_timeout)
 
     async def _wait_for_end(self, listener: Listener) -> None:
         waits = [
@@ -153,7 +153,7 @@ class Server:
             main.cancel()
 
 
-def serve(config: ServerConfig, create_source: SourceFactory | None = None) -> None:
+def serve(config: Config, create_source: SourceFactory | None = None) -> None:
     """Run the server until it is told to stop.
 
     Args:
@@ -184,9 +184,7 @@ def _serving(
     return HttpEndpoint(address, pages.pages, networks)
 
 
-def _create_engine(
-    config: ServerConfig, figures: Metrics
-) -> AbstractAsyncContextManager[SpeechBackend]:
+def _create_engine(config: Config, figures: Metrics) -> AbstractAsyncContextManager[SpeechBackend]:
     # Imported late: it brings onnxruntime, which --version and a wrong flag have no need of.
     from wyoming_qwen3tts.engine.engine import create_speech_source
 

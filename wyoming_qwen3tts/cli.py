@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts import config as server_config
+from wyoming_qwen3tts.config import add_flags, flag_names, load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
-from wyoming_qwen3tts.paths import default_data_dirs
 
 PROGRAM: Final = "wyoming-qwen3tts"
 
 COMMANDS: Final = {
     "build": ("wyoming_qwen3tts.builder.cli", "build a model bundle from an official checkpoint"),
+    "health": ("wyoming_qwen3tts.commands.health", "ask whether a server is alive"),
     "models": ("wyoming_qwen3tts.commands.models", "list, fetch, build, check models"),
     "say": ("wyoming_qwen3tts.commands.say", "speak a text into a file or a pipe"),
     "status": ("wyoming_qwen3tts.commands.status", "show models, memory, speed, and what is wrong"),
@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if is_debug:
             logging.getLogger(__name__).debug("Where it happened", exc_info=error)
-        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        subject = f"{error.filename}: " if error.filename else ""
+        print(f"error: {subject}{error.strerror or error or type(error).__name__}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -74,12 +75,9 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--debug", action="store_true", help="log debug messages and tracebacks")
     module.add_arguments(parser)
-    if name == "build":
-        # The builder must not import the server, but a bundle shall lie where the server looks.
-        parser.set_defaults(data_dir=default_data_dirs()[0])
     parsed = parser.parse_args(arguments)
-    set_up_logging(is_debug=bool(parsed.debug), log_format=logging.BASIC_FORMAT)
-    code: int = module.run(parsed)
+    set_up_logging(is_debug=bool(parsed.debug))
+    code: int = module.run(parsed, load_config(parsed, os.environ))
     return code
 
 
@@ -89,9 +87,9 @@ def _serve(arguments: Sequence[str]) -> int:
     if rest:
         parser.error(_explain(rest[0]))
     # Warnings about the settings come before the settings are known.
-    set_up_logging(is_debug=False, log_format=logging.BASIC_FORMAT)
-    config = server_config.load_config(parsed, os.environ)
-    set_up_logging(is_debug=config.debug, log_format=config.log_format)
+    set_up_logging(is_debug=False)
+    config = load_config(parsed, os.environ)
+    set_up_logging(is_debug=config.debug)
     from wyoming_qwen3tts.app import serve
 
     serve(config)
@@ -110,27 +108,26 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    server_config.add_flags(parser)
+    add_flags(parser)
     return parser
 
 
-def set_up_logging(*, is_debug: bool, log_format: str) -> None:
+def set_up_logging(*, is_debug: bool) -> None:
     """Send log lines to the standard error stream: standard output may be the wire.
 
     Args:
         is_debug: Whether to log debug messages.
-        log_format: As the module ``logging`` takes it.
     """
     level = logging.DEBUG if is_debug else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
-    logging.basicConfig(level=level, format=log_format, handlers=[handler], force=True)
+    logging.basicConfig(level=level, format=logging.BASIC_FORMAT, handlers=[handler], force=True)
 
 
 def _explain(unknown: str) -> str:
     if unknown in COMMANDS:
         return f"the command comes first: {PROGRAM} {unknown} ..."
     if unknown.startswith("-"):
-        near = difflib.get_close_matches(unknown.split("=")[0], server_config.flag_names(), n=1)
+        near = difflib.get_close_matches(unknown.split("=")[0], flag_names(), n=1)
         return f"unknown flag {unknown}" + (f"; did you mean {near[0]}?" if near else "")
     near = difflib.get_close_matches(unknown, COMMANDS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"

@@ -1,175 +1,181 @@
-"""Settings of the server: from flags, environment and a YAML file into frozen dataclasses.
+"""The settings of the server and of every command: flags, environment and one YAML file.
 
-A flag beats the environment, which beats the file, which beats the default. Every setting has the
-same name in all three: ``limits.max_connections`` in the file is ``--limits-max-connections`` and
-``WYOMING_QWEN3TTS_LIMITS_MAX_CONNECTIONS``.
+A flag beats the environment, which beats the file, which beats the default. A setting has the same
+name everywhere: ``max_connections`` in the file is ``--max-connections`` and
+``WYOMING_QWEN3TTS_MAX_CONNECTIONS``.
 """
 
 import argparse
-import difflib
 import logging
+import os
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import yaml
 
-from wyoming_qwen3tts import settings
 from wyoming_qwen3tts.errors import ConfigError
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
-from wyoming_qwen3tts.settings import Setting, section, setting
+from wyoming_qwen3tts.settings import (
+    Setting,
+    list_settings,
+    read_mapping,
+    setting,
+    suggestion,
+    warn_old_name,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX: Final = "WYOMING_QWEN3TTS_"
 _CONFIG_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
 AUTOMATIC_NAME: Final = "auto"
+_PACKAGE_ROOT: Final = Path(__file__).resolve().parent.parent
 
+_YAML_END: Final = "...\n"
 _EXAMPLE_HEAD: Final = """\
 # Every setting of wyoming-qwen3tts with its default. Use it with: wyoming-qwen3tts --config FILE
-# The same settings exist as flags (--limits-max-connections) and as environment variables
-# (WYOMING_QWEN3TTS_LIMITS_MAX_CONNECTIONS); a flag beats the environment, which beats this file.
+# The same settings exist as flags (--max-connections) and as environment variables
+# (WYOMING_QWEN3TTS_MAX_CONNECTIONS). A flag beats the environment, which beats this file.
+# Lists: repeat the flag (--model A --model B); separate entries of a variable with semicolons.
 """
 
 
 @dataclass(frozen=True)
-class SamplingConfig:
-    """How codes are drawn."""
-
-    temperature: float | None = setting(
-        None,
-        "Higher is livelier, lower is steadier; null takes the model's own.",
-        minimum=0.01,
-        maximum=10.0,
-    )
-    top_k: int | None = setting(
-        None,
-        "Only this many of the likeliest codes are drawn from, 0 for all; "
-        "null takes the model's own.",
-        minimum=0,
-    )
-    top_p: float | None = setting(
-        None,
-        "Only the likeliest codes that have this share of the probability together are drawn "
-        "from; null takes the model's own.",
-        minimum=0.01,
-        maximum=1.0,
-    )
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """Everything that a user can decide about the server."""
+class Config:
+    """Every setting."""
 
     uri: str = setting(
         "tcp://0.0.0.0:10200", "Address to listen on: tcp://HOST:PORT, unix:///PATH or stdio://."
     )
-    model: tuple[str, ...] = setting(
+    models: tuple[str, ...] = setting(
         (),
         "Models to serve: names such as qwen3-tts-0.6b-customvoice, repositories as owner/name, or "
-        "directories of checkpoints or bundles; what is missing is fetched and built. Without any, "
-        "the bundles that are found, or else the small embedded one.",
+        "directories of checkpoints or bundles. Missing models are downloaded and built. Default: "
+        "all installed models, or the built-in demo voice.",
+        item="model",
+        commas=True,
     )
-    wait_for_model: float = setting(
+    model_wait_timeout: float = setting(
         0.0,
-        "Seconds that a request waits for a model that is still being fetched or built, before it "
-        "is told how far that is.",
+        "Seconds that a request waits for a model that is still being downloaded or built. After "
+        "that it fails with a message that gives the progress.",
         minimum=0,
         maximum=3_600,
     )
     local_files_only: bool = setting(
-        False, "Never use the network: build models only of what is on this machine."
+        False, "Never use the network; build models only from files on this machine."
     )
     keep_checkpoint: bool = setting(
-        False, "Keep what was fetched for a build; the bundle alone is enough to serve."
+        False, "Keep the files downloaded for a build. Serving needs only the bundle."
     )
-    data_dir: tuple[str, ...] = setting(
+    data_dirs: tuple[str, ...] = setting(
         (),
-        "Directories that are searched for model bundles and the voice library, in this order; "
-        "without any, the folder onnx of a source checkout, else the user's data folder.",
+        "Directories to search for model bundles and the voice library, in this order; the first "
+        "is written to. Default: the folder onnx of a source checkout, else the user's data "
+        "folder.",
+        item="data_dir",
     )
     voice: str | None = setting(
         None, "Voice for requests that name none; null takes the first voice."
     )
-    device: Literal["cpu", "cuda", "openvino"] = setting(
-        "cpu",
-        "Where the models run: cpu, cuda or openvino. The latter two need another build of "
-        "onnxruntime, were never measured, and fall back to the CPU with a warning.",
-    )
-    precision: Literal["auto", "fp32", "fp16", "int8", "int4"] = setting(
+    precision: Literal["auto", "fp32", "int8", "int4"] = setting(
         "auto",
-        "Precision of the models' bundles: fp32, fp16, int8 or int4; auto takes what is there, and "
-        "builds int8 for the CPU and fp16 for a GPU.",
+        "Precision of the models: fp32, int8 or int4. auto takes an installed bundle, and builds "
+        "int8.",
     )
     threads: int = setting(
         0, "Processor threads for synthesis; 0 takes one for each core.", minimum=0, maximum=1_024
     )
-    text_mode: Literal["sentences", "tokens"] = setting(
+    text_mode: Literal["sentences", "continuous"] = setting(
         "sentences",
-        "How text that arrives in pieces is spoken: sentences, each an utterance of its own and "
-        "several side by side; or tokens, all of it as one utterance that grows with the text, "
-        "without seams. Voices cloned with a transcript are always spoken by sentences.",
+        "How to speak text that arrives in pieces. sentences: each sentence is an utterance of its "
+        "own, several at a time. continuous: all text is one utterance that grows with the text, "
+        "without seams. Voices cloned with a transcript always speak by sentences.",
+        old_values={"tokens": "continuous"},
     )
-    lanes: int = setting(
+    parallel_utterances: int = setting(
         4,
-        "Utterances that one model speaks side by side: sentences of one text, or several "
-        "clients; the last is kept for the beginning of an answer. Each costs memory, and less "
-        "time than it saves.",
+        "Utterances that one model speaks at the same time: sentences of one text, or requests of "
+        "several clients. The last place is kept for the beginning of an answer. Each costs "
+        "memory.",
         minimum=1,
         maximum=16,
     )
-    memory_limit: int | None = setting(
+    max_loaded_weights_mb: int | None = setting(
         None,
-        "Megabytes of model weights that may be open at once; the model unused longest is closed "
+        "Megabytes of model weights to keep in memory. The least recently used model is closed "
         "first. null keeps every model open.",
         minimum=1,
     )
-    unload_after: float | None = setting(
+    idle_unload_seconds: float | None = setting(
         None,
-        "Seconds after which a model that nobody uses is closed; the next request opens it again, "
+        "Seconds without requests after which a model is closed. The next request opens it again, "
         "which takes as long as the first time. null keeps models open.",
         minimum=0.1,
     )
-    max_waiting: int = setting(
+    max_requests: int = setting(
         64,
-        "Requests of all clients that are spoken or wait to be spoken; more are told that the "
-        "server is busy.",
+        "Maximum number of active and queued requests of all clients. Further requests fail with "
+        "BusyError.",
         minimum=1,
     )
     streaming: bool = setting(
-        True, "Tell clients that text may be sent piece by piece, as a language model writes it."
+        True, "Tell clients that they may send text in pieces, as a language model writes it."
     )
-    styles: tuple[str, ...] = setting(
-        (
-            "cheerful=Speak in a cheerful, bright tone.",
-            "calm=Speak calmly and slowly, in a warm tone.",
-            "whisper=Whisper softly, close to the listener.",
-            "serious=Speak in a serious, matter-of-fact tone.",
-        ),
-        "Styles that clients may choose as the speaker of a voice, as NAME=INSTRUCTION; only for "
-        "models that follow instructions. Any other speaker is taken as the instruction itself.",
+    styles: Mapping[str, str] = setting(
+        {
+            "cheerful": "Speak in a cheerful, bright tone.",
+            "calm": "Speak calmly and slowly, in a warm tone.",
+            "whisper": "Whisper softly, close to the listener.",
+            "serious": "Speak in a serious, matter-of-fact tone.",
+        },
+        "Styles that clients may choose as the speaker of a voice, each with its instruction "
+        "(--style NAME=INSTRUCTION). Only models that follow instructions offer them. Any other "
+        "speaker is taken as the instruction itself.",
+        item="style",
     )
     languages: tuple[str, ...] = setting(
         (),
-        "Languages that texts are in, such as de and en, where the request does not say it; "
-        "without any, all that a voice speaks. Fewer are told apart better.",
+        "Languages that texts may be in, such as de and en, where the request does not name one. "
+        "Default: all that a voice speaks. Fewer languages are detected more reliably.",
+        item="language",
+        commas=True,
     )
-    keep_as_written: tuple[str, ...] = setting(
+    disabled_text_rules: tuple[str, ...] = setting(
         (),
-        "Rules that shall not be applied to texts: characters, code_blocks, html, "
-        "stage_directions, markdown, links, emoji, dates, phone_numbers, ranges, times, symbols, "
-        "currencies, units, ordinals, numbers, punctuation, closing; or all.",
+        "Text rules that are not applied: characters, code_blocks, html, stage_directions, "
+        "markdown, links, emoji, dates, phone_numbers, ranges, times, symbols, currencies, units, "
+        "ordinals, numbers, punctuation, closing; or all.",
+        item="disabled_text_rule",
+        commas=True,
     )
     seed: int | None = setting(
-        None, "Number that makes speech repeatable; null draws a new one each time.", minimum=0
+        None, "Random seed for repeatable speech; null draws a new one each time.", minimum=0
     )
-    sampling: SamplingConfig = field(
-        default_factory=SamplingConfig, metadata=section("How the model chooses.")
+    temperature: float | None = setting(
+        None,
+        "Sampling temperature of the talker: higher is livelier, lower is steadier, 0 always takes "
+        "the likeliest code. null takes the model's own.",
+        minimum=0,
+        maximum=10,
+    )
+    top_k: int | None = setting(
+        None,
+        "Number of likeliest codes that the talker samples from; 0 for all, null takes the model's "
+        "own.",
+        minimum=0,
+    )
+    top_p: float | None = setting(
+        None,
+        "The talker samples from the likeliest codes that reach this probability together; null "
+        "takes the model's own.",
+        minimum=0.01,
+        maximum=1,
     )
     sentence_silence: float = setting(
-        0.0, "Silence between sentences that are spoken apart, in seconds.", minimum=0, maximum=10
+        0.0, "Silence between sentences, in seconds.", minimum=0, maximum=10
     )
     leading_silence: float = setting(
         0.0,
@@ -183,10 +189,10 @@ class ServerConfig:
         minimum=0,
         maximum=10,
     )
-    hold_back: float = setting(
+    max_prebuffer: float = setting(
         4.0,
-        "Where a model speaks slower than real time, the beginning of an answer is held back so "
-        "that playback does not starve, at most this long, in seconds; 0 never holds back.",
+        "Longest delay before an answer begins, in seconds. A model that is slower than real time "
+        "collects audio first, so that playback does not stop between sentences. 0 never delays.",
         minimum=0,
         maximum=30,
     )
@@ -196,167 +202,264 @@ class ServerConfig:
         "or the name to announce.",
         when_true=AUTOMATIC_NAME,
     )
-    allow: tuple[str, ...] = setting(
+    allowed_networks: tuple[str, ...] = setting(
         (),
-        "Networks whose clients are served, such as 192.168.1.0/24 or fd00::/8, besides this "
-        "machine itself; without any, everybody who reaches the server.",
+        "Networks whose clients are served, such as 192.168.1.0/24 or fd00::/8; this machine "
+        "always is. Default: every network.",
+        item="allowed_network",
+        commas=True,
     )
     http: str | None = setting(
         None,
-        "Address of a page with figures for Prometheus (/metrics) and of a health check (/health), "
-        "as HOST:PORT, or PORT for this machine alone: false, true for 127.0.0.1:10280, or an "
-        "address. For the networks of allow only.",
+        "Address of the pages /metrics (for Prometheus) and /health, as HOST:PORT, or as PORT for "
+        "this machine alone: false, true for 127.0.0.1:10280, or an address. allowed_networks "
+        "applies.",
         when_true="127.0.0.1:10280",
     )
     debug: bool = setting(False, "Log debug messages, and tracebacks of unexpected failures.")
-    log_format: str = setting(logging.BASIC_FORMAT, "Format of log lines, as in Python's logging.")
-    limits: ConnectionLimits = field(
-        default_factory=ConnectionLimits, metadata=section("What a client may cost.")
+    max_connections: int = setting(512, "Maximum number of client connections.", minimum=1)
+    max_text_chars: int = setting(
+        120_000, "Longest text of one request, streamed or not, in characters.", minimum=1
+    )
+    shutdown_timeout: float = setting(
+        10.0, "Seconds that running requests get to end when the server stops.", minimum=0
     )
 
+    @property
+    def data_paths(self) -> list[Path]:
+        """Directories of bundles and voices; the first is written to."""
+        return [Path(each).expanduser() for each in self.data_dirs] or default_data_dirs()
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config`` and a flag for every setting; absent flags leave no trace."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        default=argparse.SUPPRESS,
-        help="YAML file with settings, see server.example.yaml",
-    )
-    groups: dict[settings.Path, argparse._ArgumentGroup] = {}
-    for known in settings.list_settings(ServerConfig):
-        target: argparse._ActionsContainer = parser
-        if outer := known.path[:-1]:
-            if outer not in groups:
-                doc = settings.section_doc(ServerConfig, outer)
-                groups[outer] = parser.add_argument_group(".".join(outer), doc)
-            target = groups[outer]
-        _add_flag(target, known)
+    @property
+    def num_threads(self) -> int:
+        """Threads for synthesis."""
+        return self.threads or default_num_threads()
 
 
-def load_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
-    """Return the settings that flags, environment and file give together.
+SETTINGS: Final = list_settings(Config)
+"""Name -> setting of :class:`Config`."""
+
+_OLD_LIMITS: Final = (
+    *("max_header_bytes", "max_data_bytes", "max_payload_bytes", "max_name_chars", "max_errors"),
+    *("max_pending_requests", "max_events_per_s", "event_timeout_s", "write_timeout_s"),
+    *("idle_timeout_s", "answer_timeout_s", "error_linger_s"),
+)
+OLD_NAMES: Final[Mapping[str, str | None]] = {
+    "model": "models",
+    "data_dir": "data_dirs",
+    "wait_for_model": "model_wait_timeout",
+    "lanes": "parallel_utterances",
+    "memory_limit": "max_loaded_weights_mb",
+    "unload_after": "idle_unload_seconds",
+    "max_waiting": "max_requests",
+    "keep_as_written": "disabled_text_rules",
+    "hold_back": "max_prebuffer",
+    "allow": "allowed_networks",
+    "sampling.temperature": "temperature",
+    "sampling.top_k": "top_k",
+    "sampling.top_p": "top_p",
+    "limits.max_connections": "max_connections",
+    "limits.max_text_chars": "max_text_chars",
+    "limits.shutdown_timeout_s": "shutdown_timeout",
+    "device": None,
+    "log_format": None,
+    **{f"limits.{name}": None for name in _OLD_LIMITS},
+}
+"""Former name of a setting -> its name now, or None when it is gone. Remove in the next release."""
+
+
+def make_config(**values: Any) -> Config:
+    """Return checked settings, as a YAML file would give them.
 
     Raises:
         ConfigError: A setting is unknown, of the wrong kind or out of range.
     """
-    given = vars(arguments)
-    file = given.get("config") or environment.get(_CONFIG_VARIABLE)
-    values: dict[settings.Path, Any] = {}
+    return Config(**read_mapping(Config, values, "settings"))
+
+
+def load_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Config:
+    """Return the settings from flags (see :func:`add_flags`), environment and file.
+
+    Raises:
+        ConfigError: A setting is unknown, of the wrong kind or out of range.
+    """
+    values: dict[str, Any] = {}
+    file = getattr(arguments, "config", None) or environment.get(_CONFIG_VARIABLE)
     if file:
         values |= read_file(Path(file))
-    values |= read_environment(environment)
-    for known in settings.list_settings(ServerConfig):
-        name = ".".join(known.path)
-        if name in given:
-            # What argparse gathers in a list was not yet checked as a whole.
-            values[known.path] = known.check(given[name], flag_name(known))
-    return settings.build_section(ServerConfig, values)
+    values |= _read_environment(environment)
+    values |= _read_flags(vars(arguments))
+    return Config(**values)
 
 
-def read_file(path: Path) -> dict[settings.Path, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """Return the checked settings of a YAML file.
 
     Raises:
-        ConfigError: The file cannot be read, is no YAML, or holds a wrong setting.
+        ConfigError: The file cannot be read, is not valid YAML, or holds a wrong setting.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the settings in {path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} is no YAML: {reason}") from error
-    return settings.read_mapping(ServerConfig, values, str(path))
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    return read_mapping(Config, values, str(path), OLD_NAMES)
 
 
-def read_environment(environment: Mapping[str, str]) -> dict[settings.Path, Any]:
-    """Return the checked settings of environment variables.
-
-    Raises:
-        ConfigError: A value is of the wrong kind or out of range.
-    """
-    known = {variable_name(each): each for each in settings.list_settings(ServerConfig)}
-    values: dict[settings.Path, Any] = {}
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    names = {variable_name(name): name for name in (*OLD_NAMES, *SETTINGS)}
+    values: dict[str, Any] = {}
     for variable, text in environment.items():
-        if variable in known:
-            values[known[variable].path] = known[variable].parse(text, variable)
-        elif variable.startswith(ENVIRONMENT_PREFIX) and variable != _CONFIG_VARIABLE:
-            # No error: Kubernetes sets variables like WYOMING_QWEN3TTS_SERVICE_HOST by itself.
-            near = difflib.get_close_matches(variable, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            _LOGGER.warning("No setting belongs to the variable %s%s", variable, hint)
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == _CONFIG_VARIABLE:
+            continue
+        name = names.get(variable)
+        if name is not None and name in OLD_NAMES:
+            name = OLD_NAMES[name]
+            warn_old_name(variable, variable_name(name) if name else None, "environment")
+        elif name is None:
+            # Only a warning: Kubernetes sets variables such as WYOMING_QWEN3TTS_SERVICE_HOST.
+            near = suggestion(variable, names)
+            _LOGGER.warning("Unknown environment variable %s%s", variable, near)
+        if name is not None:
+            values[name] = SETTINGS[name].parse(text, variable)
     return values
 
 
-def flag_name(known: Setting) -> str:
+def _read_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for old, new in OLD_NAMES.items():
+        if (value := given.get(f"old:{old}")) is not None:
+            warn_old_name(flag_name(old), flag_name(new) if new else None, "command line")
+            if new:
+                values[new] = value
+    for name, known in SETTINGS.items():
+        if (dest := _dest(name)) in given:
+            values[name] = given[dest]
+        if known.kind in {tuple, dict} and name in values:
+            parts = [known.parse(text, flag_name(name)) for text in values[name]]
+            entries = (
+                each for part in parts for each in (part.items() if known.kind is dict else part)
+            )
+            values[name] = known.kind(entries)
+    return values
+
+
+def add_flags(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Add ``--config`` and a flag for each named setting, or for all; absent flags set nothing."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="YAML file with settings, see server.example.yaml",
+    )
+    for name in names or SETTINGS:
+        _add_flag(parser, SETTINGS[name])
+    singular = {known.item for known in SETTINGS.values()}
+    for old, new in OLD_NAMES.items():
+        if (not names or new in names) and old not in singular:
+            _add_flag(parser, SETTINGS[new] if new else None, old)
+
+
+def is_given(arguments: argparse.Namespace, name: str) -> bool:
+    """Return whether a setting was given as a flag."""
+    return _dest(name) in vars(arguments)
+
+
+def flag_name(name: str) -> str:
     """Return the flag of a setting."""
-    return "--" + "-".join(known.path).replace("_", "-")
+    return "--" + name.replace(".", "-").replace("_", "-")
 
 
 def flag_names() -> list[str]:
     """Return every flag that stands for a setting."""
-    return [flag_name(known) for known in settings.list_settings(ServerConfig)]
+    names = [*SETTINGS, *(known.item for known in SETTINGS.values() if known.item)]
+    return [flag_name(name) for name in names]
 
 
-def variable_name(known: Setting) -> str:
+def variable_name(name: str) -> str:
     """Return the environment variable of a setting."""
-    return ENVIRONMENT_PREFIX + "_".join(known.path).upper()
+    return ENVIRONMENT_PREFIX + name.replace(".", "_").upper()
 
 
 def render_example() -> str:
     """Return a YAML file with every setting, its default and what it is for."""
     lines = [_EXAMPLE_HEAD]
-    opened: settings.Path = ()
-    for known in settings.list_settings(ServerConfig):
-        outer = known.path[:-1]
-        if outer and outer != opened:
-            lines += [f"# {settings.section_doc(ServerConfig, outer)}", f"{outer[-1]}:"]
-        opened = outer
-        indent = "  " * len(outer)
-        doc = textwrap.wrap(known.doc, 98 - len(indent))
-        lines += [f"{indent}# {line}" for line in doc]
+    for name, known in SETTINGS.items():
+        lines += [f"# {line}" for line in textwrap.wrap(known.doc, 98)]
         default = list(known.default) if known.kind is tuple else known.default
         if known.when_true is not None and default is None:
             default = False
-        dumped = yaml.safe_dump(default, default_flow_style=True, width=1_000)
-        value = dumped.removesuffix("\n").removesuffix("\n...")
-        lines += [f"{indent}{known.path[-1]}: {value}", ""]
+        if known.kind is dict:
+            lines += [yaml.safe_dump({name: default}, sort_keys=False, width=1_000)]
+        else:
+            value = yaml.safe_dump(default, default_flow_style=True, width=1_000)
+            lines += [f"{name}: {value.removesuffix(_YAML_END).rstrip()}", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _add_flag(target: argparse._ActionsContainer, known: Setting) -> None:
-    flag = flag_name(known)
-    options: dict[str, Any] = {
-        "dest": ".".join(known.path),
-        "default": argparse.SUPPRESS,
-        "help": f"{known.doc} (default: {_show(known.default)})".replace("%", "%%"),
-    }
-    if known.kind is bool:
-        target.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
-        return
+def _dest(name: str) -> str:
+    return f"setting:{name}"
 
+
+def _parser_of(known: Setting) -> Any:
     def parse(text: str) -> Any:
         try:
-            return text if known.kind is tuple else known.parse(text, "the value")
+            return text if known.kind in {tuple, dict} else known.parse(text, "the value")
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    options |= {"type": parse, "metavar": known.path[-1].upper()}
-    if known.kind is tuple:
+    return parse
+
+
+def _add_flag(
+    parser: argparse._ActionsContainer, known: Setting | None, old_name: str | None = None
+) -> None:
+    flags = [flag_name(old_name)] if old_name else []
+    options: dict[str, Any] = {"dest": f"old:{old_name}", "help": argparse.SUPPRESS}
+    if known is None:
+        parser.add_argument(*flags, default=argparse.SUPPRESS, **options)
+        return
+    if old_name is None:
+        flags = [flag_name(name) for name in (known.item, known.name) if name]
+        help_line = f"{known.doc} (default: {_shown(known.default)})".replace("%", "%%")
+        options = {"dest": _dest(known.name), "help": help_line}
+    if known.kind is bool:
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        options |= {"type": _parser_of(known), "metavar": (known.item or known.name).upper()}
+    if known.kind in {tuple, dict}:
         options["action"] = "append"
     if known.when_true is not None:
         options |= {"nargs": "?", "const": known.when_true, "metavar": "NAME"}
-    target.add_argument(flag, **options)
+    parser.add_argument(*flags, default=argparse.SUPPRESS, **options)
 
 
-def _show(default: Any) -> str:
-    if isinstance(default, tuple):
-        return ", ".join(default) or "none"
+def _shown(default: Any) -> str:
     if isinstance(default, bool):
         return "on" if default else "off"
+    if isinstance(default, tuple | dict):
+        return ", ".join(default) or "none"
     return "none" if default is None else str(default)
+
+
+def default_data_dirs() -> list[Path]:
+    """Return ``onnx/`` of a source checkout, else a folder of the user's data."""
+    if (_PACKAGE_ROOT / "pyproject.toml").exists():
+        return [_PACKAGE_ROOT / "onnx"]
+    home = os.environ.get("XDG_DATA_HOME")
+    base = Path(home) if home else Path.home() / ".local" / "share"
+    return [base / "wyoming-qwen3tts"]
+
+
+def default_num_threads() -> int:
+    """Return the number of cores that this process may use, control group limits included."""
+    available = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(available, int(quota) // int(period)))
+    except (OSError, ValueError):  # no quota: "max", or no control group of version 2
+        return available
 
 
 if __name__ == "__main__":

@@ -1,70 +1,61 @@
-"""Settings: declared once as fields of frozen dataclasses, read strictly.
+"""Settings: fields of frozen dataclasses, read strictly from YAML values or from texts.
 
-A section is a frozen dataclass whose fields are made by :func:`setting`. Whoever reads it (a YAML
-file, flags, the environment) asks :func:`list_settings` what there is and hands the values over to
-:func:`build_section`; an unknown name is refused together with the nearest right one.
+``config.py`` and ``voice.yaml`` declare their settings with :func:`setting`.
 """
 
 import dataclasses
 import difflib
+import logging
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
+
+import yaml
 
 from wyoming_qwen3tts.errors import ConfigError
 
-Path: typing.TypeAlias = tuple[str, ...]
-"""Names from the outermost section to the setting."""
+_LOGGER = logging.getLogger(__name__)
 
-_METADATA_KEY: Final = "wyoming_qwen3tts.setting"
 _KIND_NAMES: Final = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: "a text",
     tuple: "a list of texts",
+    dict: "a mapping of NAME: TEXT",
 }
 
-SectionT = TypeVar("SectionT")
+SettingsT = TypeVar("SettingsT")
 
 
-@dataclass(frozen=True)
-class _Declaration:
-    """What :func:`setting` notes beside a field."""
-
-    doc: str
-    minimum: float | None
-    maximum: float | None
-    when_true: str | None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting of a section or of a section inside it."""
+    """One declared setting."""
 
-    path: Path
+    name: str
     kind: type
-    """bool, int, float, str or tuple."""
-    default: Any
-    doc: str
-    """A sentence for people, with the unit."""
+    """bool, int, float, str, tuple (of texts) or dict (of texts)."""
     optional: bool
     """None is a value."""
-    choices: tuple[str, ...] = ()
+    default: Any
+    choices: tuple[str, ...]
+    doc: str
+    """Sentences for users, with the unit."""
     minimum: float | None = None
     maximum: float | None = None
     when_true: str | None = None
-    """A text setting that can also be switched on (this value) and off (None)."""
+    """A text setting that can also be true (this value) or false (None)."""
+    item: str | None = None
+    """Name of one entry of a list or mapping; also a spelling of its flag."""
+    commas: bool = False
+    """Entries of the list cannot hold commas, so commas separate them in a text."""
+    old_values: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, value: Any, name: str) -> Any:
-        """Return the value in the setting's own type.
-
-        Args:
-            value: What a YAML file or a command line gave.
-            name: How the source calls this setting, for the message.
+        """Return the value in the setting's own type; ``name`` is for the message.
 
         Raises:
             ConfigError: The value is of the wrong kind or out of range.
@@ -73,11 +64,15 @@ class Setting:
             return self.when_true if value else None
         if value is None and self.optional:
             return None
+        if isinstance(value, str) and value in self.old_values:
+            new = self.old_values[value]
+            _LOGGER.warning("%s: %s is now called %s", name, value, new)
+            value = new
         converted = self._convert(value, name)
         if self.choices and converted not in self.choices:
+            near = suggestion(str(value), self.choices)
             raise ConfigError(
-                f"{name} must be one of {', '.join(self.choices)}, not {value!r}"
-                + _suggest(str(value), self.choices)
+                f"{name} must be one of {', '.join(self.choices)}, not {value!r}{near}"
             )
         if self.minimum is not None and converted < self.minimum:
             raise ConfigError(f"{name} must be at least {self.minimum:g}, not {value!r}")
@@ -86,32 +81,34 @@ class Setting:
         return converted
 
     def parse(self, text: str, name: str) -> Any:
-        """Return the value that a text from a flag or an environment variable stands for.
+        """Return the value of a text from a flag or an environment variable.
 
-        Lists are separated by commas; ``none`` (or nothing at all) stands for None.
+        A list is separated by semicolons, or by commas where its entries cannot hold them; or it
+        is written as in YAML or JSON. ``none`` or an empty text stands for None.
 
         Raises:
-            ConfigError: The text does not stand for a value of this setting.
+            ConfigError: The text is not a value of this setting.
         """
-        lowered = text.strip().lower()
+        value: Any = text.strip()
+        lowered = value.lower()
         if self.optional and lowered in {"", "none", "null"}:
             return None
-        if self.kind is bool or self.when_true is not None:
-            if lowered in {"true", "yes", "on", "1"}:
-                return self.check(True, name)
-            if lowered in {"false", "no", "off", "0"}:
-                return self.check(False, name)
-        value: Any = text
         try:
-            if self.kind is int:
-                value = int(text)
-            elif self.kind is float:
-                value = float(text)
-            elif self.kind is tuple:
-                value = tuple(part.strip() for part in text.split(",") if part.strip())
-        except ValueError as error:
+            if (self.kind is bool or self.when_true is not None) and lowered in _BOOLEANS:
+                value = _BOOLEANS[lowered]
+            elif self.kind in {int, float}:
+                value = self.kind(value)
+            elif self.kind in {tuple, dict}:
+                value = self._split(value)
+        except (ValueError, yaml.YAMLError) as error:
             raise ConfigError(f"{name} must be {_KIND_NAMES[self.kind]}, not {text!r}") from error
         return self.check(value, name)
+
+    def _split(self, text: str) -> Any:
+        if text[:1] in {"[", "{"}:
+            return yaml.safe_load(text)
+        separator = "," if self.commas and ";" not in text else ";"
+        return [part.strip() for part in text.split(separator) if part.strip()]
 
     def _convert(self, value: Any, name: str) -> Any:
         if self.kind is float and type(value) in {int, float} and math.isfinite(value):
@@ -120,155 +117,122 @@ class Setting:
             parts = (value,) if isinstance(value, str) else value
             if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
                 return tuple(parts)
+        elif self.kind is dict:
+            if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+                value = _pairs(value, name)
+            if isinstance(value, Mapping) and all(
+                isinstance(text, str) and text.strip() for pair in value.items() for text in pair
+            ):
+                return {key.strip(): text.strip() for key, text in value.items()}
         elif type(value) is self.kind and self.kind is not float:
             return value
         raise ConfigError(f"{name} must be {_KIND_NAMES[self.kind]}, not {value!r}")
 
 
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    when_true: str | None = None,
-) -> Any:
-    """Declare a field of a section.
-
-    Args:
-        default: The value without a word from the user.
-        doc: A sentence for people, with the unit.
-        minimum: The least value that is taken.
-        maximum: The greatest value that is taken.
-        when_true: For a text: the value when it is merely switched on.
-    """
-    declaration = _Declaration(doc, minimum, maximum, when_true)
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: declaration})
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 
 
-def section(doc: str) -> dict[str, Any]:
-    """Return the metadata of a field that is a section of its own."""
-    return {_METADATA_KEY: _Declaration(doc, None, None, None)}
+def _pairs(entries: Iterable[str], name: str) -> dict[str, str]:
+    pairs = {}
+    for entry in entries:
+        key, separator, text = entry.partition("=")
+        if not separator:
+            raise ConfigError(f"{name}: {entry!r} is not NAME=TEXT")
+        pairs[key] = text
+    return pairs
 
 
-def list_settings(kind: type, path: Path = ()) -> Iterator[Setting]:
-    """Yield every setting of a section, those of inner sections in their place."""
+def setting(default: Any, doc: str, **details: Any) -> Any:
+    """Declare a field; ``details`` are the optional fields of :class:`Setting`."""
+    metadata = {"doc": doc, **details}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def list_settings(kind: type) -> dict[str, Setting]:
+    """Return every setting that a dataclass declares, by name."""
     hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        declaration: _Declaration = field.metadata[_METADATA_KEY]
-        hint = hints[field.name]
-        here = (*path, field.name)
-        if dataclasses.is_dataclass(hint):
-            yield from list_settings(typing.cast("type", hint), here)
-            continue
-        optional = isinstance(hint, types.UnionType) and types.NoneType in hint.__args__
+    found = {}
+    for declared in dataclasses.fields(kind):
+        hint = hints[declared.name]
+        optional = isinstance(hint, types.UnionType)
         if optional:
             hint = next(arg for arg in hint.__args__ if arg is not types.NoneType)
         origin = typing.get_origin(hint)
-        is_choice = origin is Literal
-        yield Setting(
-            path=here,
-            kind=str if is_choice else origin or hint,
-            default=field.default,
-            doc=declaration.doc,
+        factory = declared.default_factory
+        found[declared.name] = Setting(
+            name=declared.name,
+            kind={Literal: str, Mapping: dict}.get(origin, origin or hint),
             optional=optional,
-            choices=typing.get_args(hint) if is_choice else (),
-            minimum=declaration.minimum,
-            maximum=declaration.maximum,
-            when_true=declaration.when_true,
+            default=declared.default if factory is dataclasses.MISSING else factory(),
+            choices=typing.get_args(hint) if origin is Literal else (),
+            **declared.metadata,
         )
+    return found
 
 
-def section_doc(kind: type, path: Path) -> str:
-    """Return the sentence that was declared for an inner section."""
-    for name in path[:-1]:
-        kind = typing.get_type_hints(kind)[name]
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    declaration: _Declaration = fields[path[-1]].metadata[_METADATA_KEY]
-    return declaration.doc
-
-
-def read_mapping(kind: type, values: Any, source: str) -> dict[Path, Any]:
-    """Return the checked values of a nested mapping, as a YAML file has it.
+def read_mapping(
+    kind: type, values: Any, source: str, old_names: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """Return the checked values of a mapping, as a YAML file has it.
 
     Args:
-        kind: The section that the mapping describes.
+        kind: The dataclass that declares the settings.
         values: The mapping; None counts as empty.
         source: Name of the file, for messages.
+        old_names: Former name -> name now, or None for a setting that is gone. A dot separates the
+            key of a former section from the key in it.
 
     Raises:
         ConfigError: Keys are unknown, or a value is of the wrong kind or out of range.
     """
-    known = {known_setting.path: known_setting for known_setting in list_settings(kind)}
-    found: dict[Path, Any] = {}
-    unknown: dict[str, str] = {}
-    _read_level(known, values, (), source, found, unknown)
-    if unknown:
-        raise ConfigError(f"{source}: {_describe_unknown(unknown)}")
-    return {
-        path: known[path].check(value, f"{source}: {'.'.join(path)}")
-        for path, value in found.items()
-    }
-
-
-def _read_level(
-    known: Mapping[Path, Setting],
-    values: Any,
-    path: Path,
-    source: str,
-    found: dict[Path, Any],
-    unknown: dict[str, str],
-) -> None:
-    """Sort a level's values into unchecked ones and unknown keys with the nearest right ones."""
     if values is None:
-        return
+        return {}
     if not isinstance(values, Mapping):
-        name = ".".join(path) or "the file"
-        raise ConfigError(f"{source}: {name} must hold keys and values, not {values!r}")
-    names_here = {other[len(path)] for other in known if other[: len(path)] == path}
-    for name, value in values.items():
-        here = (*path, str(name))
-        if here in known:
-            found[here] = value
-        elif str(name) in names_here:
-            _read_level(known, value, here, source, found, unknown)
+        raise ConfigError(f"{source}: the file must hold keys and values, not {values!r}")
+    known, old_names = list_settings(kind), old_names or {}
+    found: dict[str, Any] = {}
+    unknown: list[str] = []
+    for key, value in _flattened(values, old_names):
+        name = key
+        if key in old_names:
+            name = warn_old_name(key, old_names[key], source) or ""
+        if name in known:
+            found[name] = known[name].check(value, f"{source}: {key}")
+        elif name:
+            unknown.append(key + suggestion(key, [*known, *old_names]))
+    if unknown:
+        plural = "s" if len(unknown) > 1 else ""
+        raise ConfigError(f"{source}: unknown setting{plural} {', '.join(unknown)}")
+    return found
+
+
+def _flattened(
+    values: Mapping[Any, Any], old_names: Mapping[str, str | None]
+) -> Iterable[tuple[str, Any]]:
+    """Yield keys and values; those of a former section come with its name before a dot."""
+    sections = {name.split(".")[0] for name in old_names if "." in name}
+    for key, value in values.items():
+        if key in sections and isinstance(value, Mapping | None):
+            yield from ((f"{key}.{inner}", leaf) for inner, leaf in (value or {}).items())
         else:
-            key = ".".join(here)
-            every_key = [".".join(other) for other in known]
-            siblings = [".".join((*path, name_here)) for name_here in names_here]
-            unknown[key] = _nearest(key, every_key, siblings)
+            yield str(key), value
 
 
-def _describe_unknown(unknown: Mapping[str, str]) -> str:
-    """Return what to say of all unknown keys at once, so that nobody finds them one by one."""
-    if len(unknown) == 1:
-        ((key, near),) = unknown.items()
-        return f"unknown setting {key}" + (f"; did you mean {near}?" if near else "")
-    listed = [f"{key} (did you mean {near}?)" if near else key for key, near in unknown.items()]
-    return f"unknown settings {', '.join(listed)}"
+def warn_old_name(old: str, new: str | None, source: str) -> str | None:
+    """Warn of a setting that was renamed or is gone; return the name now."""
+    if new is None:
+        _LOGGER.warning("%s: %s has no effect any more; remove it", source, old)
+    else:
+        _LOGGER.warning("%s: %s is now called %s; the next release needs it", source, old, new)
+    return new
 
 
-def build_section(kind: type[SectionT], values: Mapping[Path, Any]) -> SectionT:
-    """Return a section with these values and defaults for the rest."""
-    arguments: dict[str, Any] = {}
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(typing.cast("Any", kind)):
-        inner = {path[1:]: value for path, value in values.items() if path[0] == field.name}
-        if dataclasses.is_dataclass(hints[field.name]):
-            arguments[field.name] = build_section(hints[field.name], inner)
-        elif inner:
-            arguments[field.name] = inner[()]
-    return kind(**arguments)
-
-
-def _suggest(name: str, candidates: Iterable[str]) -> str:
-    near = _nearest(name, candidates)
-    return f"; did you mean {near}?" if near else ""
-
-
-def _nearest(name: str, *candidates: Iterable[str]) -> str:
-    """Return the most similar name of the first group that has one; empty without any."""
-    for names in candidates:
-        if near := difflib.get_close_matches(name, list(names), n=1, cutoff=0.6):
-            return near[0]
-    return ""
+def suggestion(name: str, candidates: Iterable[str]) -> str:
+    """Return ``; did you mean X?`` with the most similar candidate; empty without one."""
+    near = difflib.get_close_matches(name, list(candidates), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -103,7 +103,7 @@ def check_server(base: str) -> None:
         port = free_port()
         uri = f"WYOMING_QWEN3TTS_URI=tcp://127.0.0.1:{port}"
         # Built at the first start: so the image can build, and /data can be written.
-        model = f"WYOMING_QWEN3TTS_MODEL={_MODEL}"
+        model = f"WYOMING_QWEN3TTS_MODELS={_MODEL}"
         run = [*_RUN, "--env", uri, "--env", model, container, "--"]
         assert _output([*run, "id", "-u"]) == settings["User"].split(":")[0]
         with subprocess.Popen([*run, *settings["Entrypoint"]]) as process:
@@ -131,7 +131,7 @@ def check_app(base: str) -> None:
     run = [*_RUN, container, "--"]
     services = "/etc/s6-overlay/s6-rc.d"
     try:
-        options = f'{{"model": ["{_MODEL}"], "streaming": true, "sampling": {{}}, "threads": 1}}'
+        options = f'{{"models": ["{_MODEL}"], "streaming": true, "threads": 1}}'
         _output([*run, "sh", "-c", f"mkdir -p /data; echo '{options}' > /data/options.json"])
         with subprocess.Popen([*run, f"{services}/wyoming-qwen3tts/run"]) as process:
             try:

@@ -4,24 +4,29 @@ from pathlib import Path
 import pytest
 
 from wyoming_qwen3tts.builder import cli
+from wyoming_qwen3tts.config import load_config
 from wyoming_qwen3tts.runtime.manifest import read_manifest
 
 
-def parse(*arguments, data_dir=Path("onnx")):
+def parse(*arguments):
     parser = argparse.ArgumentParser()
-    cli.add_arguments(parser, data_dir)
+    cli.add_arguments(parser)
     return parser.parse_args([str(argument) for argument in arguments])
+
+
+def run(*arguments):
+    args = parse(*arguments)
+    return cli.run(args, load_config(args, {}))
 
 
 def test_defaults():
     args = parse("checkpoint")
     assert args.components == ()
-    assert args.data_dir == Path("onnx")
     assert args.output is None
 
 
 def test_a_build_says_where_how_large_and_how_long(tiny, tmp_path, capsys):
-    assert cli.run(parse(tiny("1.7B"), "--precision", "int4", "--data-dir", tmp_path)) == 0
+    assert run(tiny("1.7B"), "--precision", "int4", "--data-dir", tmp_path) == 0
     bundle = tmp_path / "qwen3-tts-12hz-1.7b-customvoice" / "cpu_int4"
     assert read_manifest(bundle).recipe == "int4"
     output = capsys.readouterr()
@@ -32,7 +37,7 @@ def test_a_build_says_where_how_large_and_how_long(tiny, tmp_path, capsys):
 
 def test_a_terminal_shows_a_bar(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    cli.run(parse(tiny(), "--output", tmp_path / "b"))
+    run(tiny(), "--output", tmp_path / "b")
     output = capsys.readouterr()
     assert "% |" in output.err
     assert "%" not in output.out
@@ -40,10 +45,10 @@ def test_a_terminal_shows_a_bar(tiny, tmp_path, capsys, monkeypatch):
 
 def test_recipes_components_and_names(tiny, tmp_path):
     output = tmp_path / "here"
-    cli.run(parse(tiny(), "--output", output, "--name", "mine"))
+    run(tiny(), "--output", output, "--name", "mine")
     assert read_manifest(output).recipe == "int8"
     recipe = Path(__file__).parents[2] / "config" / "recipes" / "int8-int4heads.yaml"
-    cli.run(parse(tiny(), "--output", output, "--recipe", recipe, "--components", "code_predictor"))
+    run(tiny(), "--output", output, "--recipe", recipe, "--components", "code_predictor")
     manifest = read_manifest(output)
     assert manifest.name == "mine"
     assert manifest.precision["code_predictor"]["heads"] == "int4"

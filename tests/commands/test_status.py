@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import NUM_THREADS
 from tests.support.fakes import VOICES, FakeSpeechSource
 from wyoming_qwen3tts.cli import main
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.engine.model_pool import ModelPool
 from wyoming_qwen3tts.engine.model_usage import ModelUsage
@@ -170,7 +170,7 @@ async def test_a_model_that_cannot_be_opened_is_an_error_of_the_model(tiny_bundl
 
 
 async def test_a_signal_and_the_end_bring_the_report(data_dir, caplog):
-    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS)
+    config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS)
 
     async def text():
         yield "Hello there."

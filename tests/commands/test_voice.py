@@ -15,6 +15,7 @@ from tests.support.speech_clip import SAMPLE_RATE_HZ, speech_clip
 from tests.support.voice_fixtures import TRANSCRIPT, clip_bytes, encoding_model, write_voice
 from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.commands import voice as voice_command
+from wyoming_qwen3tts.config import load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError, RequestError, VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.text.language import LANGUAGES
@@ -65,7 +66,7 @@ def voice(tmp_path: Path) -> Callable[..., int]:
         strings = [str(argument) for argument in arguments]
         args = parser.parse_args([*strings, "--data-dir", str(tmp_path / "data")])
         opener = None if designer is None else lambda *_: designer
-        return voice_command.run(args, opener)
+        return voice_command.run(args, load_config(args, {}), opener)
 
     return run
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.conftest import NUM_THREADS
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.errors import BusyError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
@@ -25,7 +25,7 @@ def data_dir(tmp_path_factory, tiny_bundle):
 
 
 def config_for(data_dir, **settings):
-    return ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, **settings)
+    return Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, **settings)
 
 
 async def pieces(*texts):
@@ -128,7 +128,7 @@ async def test_many_requests_at_once_are_all_spoken_like_alone(data_dir):
 
 
 async def test_closing_early_frees_the_place_of_the_request(data_dir):
-    async with create_speech_source(config_for(data_dir, max_waiting=1)) as source:
+    async with create_speech_source(config_for(data_dir, max_requests=1)) as source:
         await asyncio.sleep(0.5)  # the warm-up is no client, but takes a lane
         stream = source.stream(SpeechRequest(voice="ryan"), pieces("Hello there, long text. " * 9))
         await anext(stream)
@@ -163,7 +163,7 @@ async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path):
         assert "narrator" not in {voice.name for voice in await source.voices()}
 
 
-@pytest.mark.parametrize("text_mode", ["sentences", "tokens"])
+@pytest.mark.parametrize("text_mode", ["sentences", "continuous"])
 async def test_both_text_modes_speak_text_in_pieces(data_dir, text_mode):
     async with create_speech_source(config_for(data_dir, seed=4, text_mode=text_mode)) as source:
         texts = ["Hello there. Turn", " on the light, ple", "ase. It is te", "n o'clock."]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import eventually
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine import engine
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.machine import resident_memory_bytes, trim_free_memory
@@ -60,7 +60,7 @@ async def test_server_trims_now_and_then(tiny_bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_CARE_S", 0.01)
     monkeypatch.setattr(engine, "_TRIM_S", 0.05)
     monkeypatch.setattr(engine, "trim_free_memory", trim)
-    config = ServerConfig(data_dir=(str(tmp_path),), threads=NUM_THREADS)
+    config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS)
     async with create_speech_source(config):
         await eventually(lambda: num_trims >= 3)
     stopped_at = num_trims

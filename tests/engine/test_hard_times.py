@@ -23,7 +23,7 @@ import wyoming_qwen3tts
 from tests.conftest import NUM_THREADS
 from tests.support.voice_fixtures import FACTS, TRANSCRIPT, clip_bytes, write_voice
 from tests.test_app import free_port
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.engine.speed_record import SpeedRecord
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
@@ -175,7 +175,7 @@ async def test_clock_that_jumps_while_speaking_changes_nothing(tiny_bundle, tmp_
     shutil.copytree(source, tmp_path / source.parent.name / source.name)
     years = itertools.cycle([0.0, 4e9, 1e9, -1e8])
     monkeypatch.setattr(time, "time", lambda: next(years))
-    config = ServerConfig(data_dir=(str(tmp_path),), threads=NUM_THREADS, seed=1, unload_after=60)
+    config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS, seed=1, idle_unload_seconds=60)
 
     async def text():
         yield "Hello there. This is what I say, whatever the time may be."

@@ -13,7 +13,7 @@ import pytest
 from script._soak.hostile import FIXED
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import WireClient, eventually
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.protocol import connection
 from wyoming_qwen3tts.protocol.server import Listener
@@ -66,7 +66,7 @@ def data_dir(tmp_path, tiny_bundle):
 async def test_each_hostile_input_comes_to_what_it_should(data_dir, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(connection, "CLOSE_AFTER_ERROR_S", 0.0)
-    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS)
+    config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS)
     async with (
         create_speech_source(config) as source,
         Listener("tcp://127.0.0.1:0", source) as listener,

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.conftest import NUM_THREADS
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 
@@ -35,11 +35,14 @@ async def longest_pause_s(task: asyncio.Task, limit_s: float) -> float:
     return longest_s
 
 
-@pytest.mark.parametrize("text_mode", ["sentences", "tokens"])
+@pytest.mark.parametrize("text_mode", ["sentences", "continuous"])
 @pytest.mark.parametrize("keep", [(), ("code_blocks",)], ids=["usual", "blocks read out"])
 async def test_hostile_texts_hold_nobody_up(text_mode, keep, data_dir):
-    config = ServerConfig(
-        data_dir=(str(data_dir),), threads=NUM_THREADS, text_mode=text_mode, keep_as_written=keep
+    config = Config(
+        data_dirs=(str(data_dir),),
+        threads=NUM_THREADS,
+        text_mode=text_mode,
+        disabled_text_rules=keep,
     )
 
     async def piece(text):

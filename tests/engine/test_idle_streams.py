@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import eventually
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine import narration as answer
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.errors import BusyError
@@ -27,7 +27,7 @@ def serve(tiny_bundle, tmp_path, monkeypatch):
     shutil.copytree(source, tmp_path / source.parent.name / source.name)
 
     def start(**settings):
-        config = ServerConfig(data_dir=(str(tmp_path),), threads=NUM_THREADS, seed=1, **settings)
+        config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS, seed=1, **settings)
         return create_speech_source(config)
 
     return start
@@ -77,7 +77,7 @@ def num_idle(source):
 
 
 async def test_streams_without_text_take_no_place(serve):
-    async with serve(max_waiting=1) as source, AsyncExitStack() as stack:
+    async with serve(max_requests=1) as source, AsyncExitStack() as stack:
         for number in range(5):
             await stack.enter_async_context(SlowStream(source))
             await eventually(lambda number=number: num_idle(source) == number + 1)
@@ -85,9 +85,9 @@ async def test_streams_without_text_take_no_place(serve):
         assert await listen(source, "Hello there.")
 
 
-@pytest.mark.parametrize("text_mode", ["sentences", "tokens"])
+@pytest.mark.parametrize("text_mode", ["sentences", "continuous"])
 async def test_stream_that_goes_on_is_spoken_unless_others_are(serve, text_mode, monkeypatch):
-    async with serve(max_waiting=1, text_mode=text_mode) as source:
+    async with serve(max_requests=1, text_mode=text_mode) as source:
         async with SlowStream(source) as slow:
             slow.say(SENTENCE)
             await eventually(lambda: num_idle(source) == 1)
@@ -118,7 +118,7 @@ async def test_text_that_comes_after_the_model_had_enough_is_spoken_all_the_same
 ):
     monkeypatch.setattr(answer, "_LET_GO_S", 1_000.0)
     monkeypatch.setattr(answer, "frame_budget", lambda *_: 3)
-    async with serve(text_mode="tokens") as source, SlowStream(source) as slow:
+    async with serve(text_mode="continuous") as source, SlowStream(source) as slow:
         slow.say(SENTENCE)
         await eventually(lambda: num_idle(source) == 1)
         before_s = slow.audio_s
@@ -129,7 +129,10 @@ async def test_text_that_comes_after_the_model_had_enough_is_spoken_all_the_same
 
 
 async def test_utterances_that_wait_for_text_let_go_of_their_lanes(serve):
-    async with serve(text_mode="tokens", lanes=2) as source, AsyncExitStack() as stack:
+    async with (
+        serve(text_mode="continuous", parallel_utterances=2) as source,
+        AsyncExitStack() as stack,
+    ):
         streams = []
         for _ in range(3):
             stream = await stack.enter_async_context(SlowStream(source))

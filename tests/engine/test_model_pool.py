@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import eventually
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine import engine
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.engine.file_lease import FileLease
@@ -100,8 +100,12 @@ async def test_idle_model_is_closed_and_its_memory_freed(bundles, caplog):
 
 async def test_setting_closes_idle_models_of_a_server(data_dir, caplog):
     caplog.set_level(logging.INFO)
-    config = ServerConfig(
-        data_dir=(str(data_dir),), threads=NUM_THREADS, unload_after=0.1, seed=1, voice="ryan"
+    config = Config(
+        data_dirs=(str(data_dir),),
+        threads=NUM_THREADS,
+        idle_unload_seconds=0.1,
+        seed=1,
+        voice="ryan",
     )
     async with create_speech_source(config) as source:
         first = await speak(source, "ryan")
@@ -313,7 +317,7 @@ async def test_damage_ends_the_speech_of_this_model_and_of_no_other(
     data_dir, monkeypatch, no_leases
 ):
     monkeypatch.setattr(engine, "_CARE_S", 0.05)
-    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, seed=1)
+    config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, seed=1)
     async with create_speech_source(config) as source:
         wanted = await speak(source, "designed")
         assert await speak(source, "ryan")
@@ -336,7 +340,7 @@ async def test_damage_ends_the_speech_of_this_model_and_of_no_other(
 
 async def test_replaced_bundle_lets_speech_end_and_is_opened_again(data_dir, monkeypatch):
     monkeypatch.setattr(engine, "_CARE_S", 0.05)
-    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, seed=1)
+    config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, seed=1)
     async with create_speech_source(config) as source:
         assert await speak(source, "ryan")
         directory = next(data_dir.glob("*custom*/cpu_fp32"))
@@ -386,7 +390,7 @@ def overwrite_in_another_process(path, content):
 @pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
 async def test_whoever_cuts_a_file_in_use_waits_until_it_is_not(data_dir, monkeypatch):
     monkeypatch.setattr(engine, "_CARE_S", 0.05)
-    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, seed=1)
+    config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, seed=1)
     async with create_speech_source(config) as source:
         wanted = await speak(source, "ryan")
         path = next(data_dir.glob("*custom*/cpu_fp32/talker.onnx.data"))

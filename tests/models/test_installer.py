@@ -17,7 +17,7 @@ from wyoming.event import Event, read_event, write_event
 
 from tests.conftest import NUM_THREADS
 from tests.support.hub_fixtures import OWN, child_environment
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.errors import ModelNotReadyError, RequestError
 from wyoming_qwen3tts.models import registry as model_catalogue
@@ -34,9 +34,9 @@ WEIGHTS = "/model.safetensors"
 PRESETS = {"aiden", "dylan", "eric", "ono_anna", "ryan", "serena", "sohee", "uncle_fu", "vivian"}
 
 
-def config_for(tmp_path, *models, **settings) -> ServerConfig:
+def config_for(tmp_path, *models, **settings) -> Config:
     data_dir = (str(tmp_path / "data"),)
-    return ServerConfig(model=models, data_dir=data_dir, threads=NUM_THREADS, **settings)
+    return Config(models=models, data_dirs=data_dir, threads=NUM_THREADS, **settings)
 
 
 async def speak(source, voice=None, text="Hello there."):
@@ -84,7 +84,7 @@ async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
 
 
 async def test_request_may_wait_for_its_model(server_hub, builds_here, tmp_path):
-    config = config_for(tmp_path, OWN, wait_for_model=60.0)
+    config = config_for(tmp_path, OWN, model_wait_timeout=60.0)
     async with create_speech_source(config) as source:
         assert await names(source) == set()
         assert await speak(source, "ryan")
@@ -276,7 +276,7 @@ def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_p
     environment = {
         **child_environment(hub, tmp_path / "home"),
         "HF_HUB_DOWNLOAD_TIMEOUT": "1",
-        "WYOMING_QWEN3TTS_DATA_DIR": str(tmp_path / "data"),
+        "WYOMING_QWEN3TTS_DATA_DIRS": str(tmp_path / "data"),
     }
     flags = ["--uri", f"tcp://127.0.0.1:{port}", "--model", OWN, "--threads", "1"]
     process = subprocess.Popen(

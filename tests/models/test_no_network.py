@@ -30,7 +30,7 @@ sys.addaudithook(note)
 
 from wyoming_qwen3tts.protocol.server import Listener
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 
 async def text():
@@ -38,7 +38,7 @@ async def text():
 
 async def main():
     data_dir, *models = sys.argv[1:]
-    config = ServerConfig(model=tuple(models), data_dir=(data_dir,), threads=1)
+    config = Config(models=tuple(models), data_dirs=(data_dir,), threads=1)
     async with create_speech_source(config) as source:
         async with Listener("tcp://127.0.0.1:0", source):
             await source.voices()

@@ -18,7 +18,7 @@ from tests.protocol.client import eventually
 from tests.support.fakes import FakeSpeechSource
 from tests.test_app import Harness
 from wyoming_qwen3tts import app
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.engine.worker import WorkerStatus
 from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError, SynthesisError
@@ -46,7 +46,7 @@ def data_dir(tmp_path_factory, tiny_bundle):
 @asynccontextmanager
 async def speaking_server(data_dir, **settings):
     figures = Metrics()
-    config = ServerConfig(data_dir=(str(data_dir),), threads=NUM_THREADS, seed=1, **settings)
+    config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, seed=1, **settings)
     async with create_speech_source(config, figures) as source:
         await eventually(lambda: source.status().models and not source.status().models[0].num_users)
         yield source, figures
@@ -67,7 +67,7 @@ def spoken_lines(caplog):
 
 async def test_requests_of_every_end_are_counted_and_logged(data_dir, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    async with speaking_server(data_dir, max_waiting=1) as (source, figures):
+    async with speaking_server(data_dir, max_requests=1) as (source, figures):
         caplog.clear()
         await speak(source, voice="ryan", language="de")
         await speak(source, voice="designed", speaker="a warm voice")
@@ -177,7 +177,7 @@ async def test_pages_of_a_server_from_its_start_to_its_end(monkeypatch, data_dir
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"http": "nowhere"}, "http: 'nowhere'"), ({"allow": ("home",)}, "'home'")],
+    [({"http": "nowhere"}, "http: 'nowhere'"), ({"allowed_networks": ("home",)}, "'home'")],
 )
 async def test_wrong_settings_end_the_start(settings, message):
     async with Harness(**settings).running() as task:

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.app import serve
 from wyoming_qwen3tts.cli import set_up_logging
-from wyoming_qwen3tts.config import ServerConfig
-from wyoming_qwen3tts.protocol.limits import ConnectionLimits
+from wyoming_qwen3tts.config import Config
 
 
 def main() -> None:
@@ -17,8 +16,8 @@ def main() -> None:
     async def create_source(_config):
         yield FakeSpeechSource(frame_s=float(frame_s))
 
-    set_up_logging(is_debug=False, log_format="%(message)s")
-    serve(ServerConfig(uri=uri, limits=ConnectionLimits(shutdown_timeout_s=0.5)), create_source)
+    set_up_logging(is_debug=False)
+    serve(Config(uri=uri, shutdown_timeout=0.5), create_source)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from wyoming_qwen3tts.builder.recipe import (
     load_recipe,
     uniform_recipe,
 )
+from wyoming_qwen3tts.config import Config, add_flags
 
 _KILOBYTE: Final = 1024
 _MEGABYTE: Final = 1_000_000
@@ -35,8 +36,8 @@ _INTERRUPTED: Final = 130
 _STDIN: Final = 0
 
 
-def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")) -> None:
-    """Add the command's arguments; ``data_dir`` is where bundles go by default."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
         "checkpoint",
         type=Path,
@@ -63,13 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
         help=f"rebuild only these in an existing bundle: {', '.join(COMPONENTS)}",
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="the bundle's own directory")
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        default=data_dir,
-        metavar="DIR",
-        help="where bundles are, without --output (default: %(default)s)",
-    )
+    add_flags(parser, "data_dirs")
     parser.add_argument("--name", help="name of the model (default: that of its repository)")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.add_argument(
@@ -80,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser, data_dir: Path = Path("onnx")
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Build as the arguments say; return the exit status.
 
     Raises:
@@ -95,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
     if args.codec is not None:
         recipe = replace(recipe, codec_decoder=args.codec)
     options = BuildOptions(recipe, args.components, args.force, args.name)
-    output = args.output or default_output(Checkpoint.open(args.checkpoint), options, args.data_dir)
+    output = args.output or default_output(
+        Checkpoint.open(args.checkpoint), options, config.data_paths[0]
+    )
     if args.supervised:
         obey_supervisor()
         build_bundle(args.checkpoint, output, options, JsonProgress())

@@ -7,7 +7,6 @@ the same texts greedily, through the synthesizer that the server uses.
 import argparse
 import hashlib
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +21,9 @@ from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.quantize import snr_db
 from wyoming_qwen3tts.builder.recipe import PRECISIONS, uniform_recipe
+from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import CheckpointError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
-from wyoming_qwen3tts.paths import default_data_dirs
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel
@@ -420,9 +419,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare with this checkpoint in float32; without it verify checks the files and that "
         "the bundle speaks",
     )
-    parser.add_argument(
-        "--data-dir", type=Path, action="append", metavar="DIR", help="where models are installed"
-    )
+    add_flags(parser, "data_dirs", "threads")
     parser.add_argument(
         "--frames",
         type=_positive,
@@ -430,22 +427,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="frames of speech to compare (default: %(default)s)",
     )
-    parser.add_argument(
-        "--threads", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N"
-    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Verify and print the report; return 0 for PASS and 1 for FAIL.
 
     Raises:
         ConfigError: There is no such bundle.
         CheckpointError: The checkpoint cannot be used.
     """
-    bundle = find_bundle(args.bundle, args.data_dir or default_data_dirs())
+    bundle = find_bundle(args.bundle, config.data_paths)
     report = verify_bundle(
-        bundle, args.checkpoint, num_threads=args.threads, num_frames=args.frames, tell=_tell
+        bundle, args.checkpoint, num_threads=config.num_threads, num_frames=args.frames, tell=_tell
     )
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)

@@ -13,7 +13,7 @@ from typing import Final
 from wyoming.event import async_read_event, async_write_event
 from wyoming.info import Describe, Info
 
-from wyoming_qwen3tts.config import ENVIRONMENT_PREFIX, ServerConfig
+from wyoming_qwen3tts.config import Config, add_flags, load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
 from wyoming_qwen3tts.protocol.server import parse_uri
 
@@ -66,19 +66,28 @@ async def check_health(uri: str, timeout_s: float) -> str:
     return f"{program.name} {program.version}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the check and print what came of it."""
-    default = os.environ.get(f"{ENVIRONMENT_PREFIX}URI", ServerConfig.uri)
-    parser = argparse.ArgumentParser(prog="health_check", description="Is the server alive?")
-    parser.add_argument("--uri", default=default, help="address of the server (%(default)s)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``health``."""
+    add_flags(parser, "uri")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds (%(default)s)")
-    arguments = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Run the check and print what came of it."""
     try:
-        print(asyncio.run(check_health(arguments.uri, arguments.timeout)))
+        print(asyncio.run(check_health(config.uri, args.timeout)))
     except (OSError, Qwen3TTSError) as error:
-        print(f"error: {arguments.uri}: {error or type(error).__name__}", file=sys.stderr)
+        print(f"error: {config.uri}: {error or type(error).__name__}", file=sys.stderr)
         return 1
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the check as a program of its own."""
+    parser = argparse.ArgumentParser(prog="health_check", description="Is the server alive?")
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    return run(args, load_config(args, os.environ))
 
 
 if __name__ == "__main__":

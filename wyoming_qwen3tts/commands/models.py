@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
+from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import ConfigError
 from wyoming_qwen3tts.models.bundles import (
     InstalledBundle,
@@ -21,7 +22,7 @@ from wyoming_qwen3tts.models.bundles import (
 )
 from wyoming_qwen3tts.models.checkpoint_store import CheckpointStore, Snapshot, sha256_of
 from wyoming_qwen3tts.models.data_lock import data_lock, is_held
-from wyoming_qwen3tts.models.orders import AUTO, PRECISIONS, WORK_NAME, Wishes, order_for, resolve
+from wyoming_qwen3tts.models.orders import WORK_NAME, Wishes, order_for, resolve
 from wyoming_qwen3tts.models.provision import Provisioner, ProvisionOptions
 from wyoming_qwen3tts.models.provision_state import (
     BarReporter,
@@ -30,8 +31,6 @@ from wyoming_qwen3tts.models.provision_state import (
     read_state,
 )
 from wyoming_qwen3tts.models.registry import CatalogueModel, catalogue_models, find_model
-from wyoming_qwen3tts.paths import default_data_dirs
-from wyoming_qwen3tts.runtime.manifest import DEVICES
 
 _MEGABYTE: Final = 1_000_000
 
@@ -52,43 +51,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="MODEL",
             help="a name, a repository (owner/name), or a checkpoint's directory",
         )
-        action.add_argument("--precision", choices=(AUTO, *PRECISIONS), default=AUTO)
-        action.add_argument("--device", choices=DEVICES, default="cpu")
-        action.add_argument("--local-files-only", action="store_true", help="never use the network")
-    actions.choices["build"].add_argument(
-        "--keep-checkpoint", action="store_true", help="keep what was fetched for the build"
-    )
+        add_flags(action, "data_dirs", "precision", "local_files_only", "keep_checkpoint")
     remove = actions.add_parser("remove", help="remove a model: its bundles and its checkpoint")
     remove.add_argument(
         "model", nargs="+", metavar="MODEL", help="a name, or name/cpu_int8 for one bundle"
     )
-    actions.add_parser(
+    prune = actions.add_parser(
         "prune", help="remove what nothing needs: half-made bundles, checkpoints that were built"
     )
     check = actions.add_parser("check", help="compare every file with its hash")
     check.add_argument("model", nargs="*", metavar="MODEL", help="default: all")
-    for action in actions.choices.values():
-        action.add_argument(
-            "--data-dir",
-            action="append",
-            type=Path,
-            metavar="DIR",
-            help="where bundles are; repeat for several, the first is written to",
-        )
+    for action in (listing, remove, prune, check):
+        add_flags(action, "data_dirs")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Carry out an action; return 1 when a file is damaged.
 
     Raises:
         Qwen3TTSError: The action is not possible.
     """
-    data_dirs = args.data_dir or default_data_dirs()
+    data_dirs = config.data_paths
     match args.action:
         case "list":
             return _list(data_dirs, as_json=args.json)
         case "fetch" | "build":
-            return _get(args, data_dirs)
+            return _get(args, config)
         case "remove":
             return _remove(args.model, data_dirs)
         case "prune":
@@ -176,10 +164,11 @@ def _sizes(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, int]:
     }
 
 
-def _get(args: argparse.Namespace, data_dirs: Sequence[Path]) -> int:
-    wishes = Wishes(args.device, args.precision)
-    keep = args.action == "fetch" or args.keep_checkpoint
-    provisioner = Provisioner(ProvisionOptions(args.local_files_only, keep), threading.Event())
+def _get(args: argparse.Namespace, config: Config) -> int:
+    data_dirs = config.data_paths
+    wishes = Wishes(precision=config.precision)
+    keep = args.action == "fetch" or config.keep_checkpoint
+    provisioner = Provisioner(ProvisionOptions(config.local_files_only, keep), threading.Event())
     for name in args.model:
         find = order_for if args.action == "fetch" else resolve
         wanted = find(name, wishes, data_dirs)

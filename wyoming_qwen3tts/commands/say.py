@@ -14,10 +14,10 @@ import numpy as np
 from tqdm import tqdm
 
 from wyoming_qwen3tts.audio import NUM_CHANNELS, SAMPLE_WIDTH_BYTES, AudioChunk
+from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
 from wyoming_qwen3tts.models.installer import installed_models
-from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
@@ -52,10 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to say, exactly as it is: unlike the server, this rewrites no numbers and "
         "splits no sentences; - reads standard input",
     )
-    parser.add_argument("--model", metavar="BUNDLE", help="a bundle's directory or name")
-    parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
-    parser.add_argument(
-        "--voice", metavar="NAME", help="a preset speaker, or a voice of the library"
+    add_flags(
+        parser, "models", "data_dirs", "voice", "seed", "temperature", "top_k", "top_p", "threads"
     )
     parser.add_argument("--reference", type=Path, metavar="F", help="clip to clone (Base models)")
     parser.add_argument(
@@ -68,13 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--instruct", metavar="TEXT", help="how to speak; for VoiceDesign: what the voice is like"
     )
     parser.add_argument("--layout", choices=[str(layout) for layout in TextLayout])
-    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same codes")
     parser.add_argument("--greedy", action="store_true", help="always take the most probable code")
-    parser.add_argument("--temperature", type=float)
-    parser.add_argument("--top-k", type=int)
-    parser.add_argument("--top-p", type=float)
     parser.add_argument("--max-frames", type=int, metavar="N", help="stop after N frames of 80 ms")
-    parser.add_argument("--threads", type=int, default=default_num_threads(), metavar="N")
     parser.add_argument(
         "--output",
         default=_DEFAULT_OUTPUT,
@@ -85,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the metadata as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Speak the text.
 
     Raises:
@@ -93,11 +86,13 @@ def run(args: argparse.Namespace) -> int:
     """
     text = sys.stdin.read() if args.text == "-" else args.text
     args.entry = None
-    bundle = _bundle(args, args.data_dir or default_data_dirs())
+    for name in ("voice", "seed", "temperature", "top_k", "top_p"):
+        setattr(args, name, getattr(config, name))
+    bundle = _bundle(args, config)
     if bundle.notice is not None:
         print(bundle.notice, file=sys.stderr)
-    model = open_bundle(bundle.directory, args.threads)
-    speech = _speak(model, _request(args, bundle, model, text), args.output)
+    model = open_bundle(bundle.directory, config.num_threads)
+    speech = _speak(model, _request(args, config, bundle, model, text), args.output)
     if args.codes is not None:
         with args.codes.open("wb") as file:
             np.save(file, speech.codes.reshape(-1, model.facts.num_code_groups))
@@ -108,10 +103,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bundle(args: argparse.Namespace, data_dirs: list[Path]) -> InstalledBundle:
+def _bundle(args: argparse.Namespace, config: Config) -> InstalledBundle:
     """Return the named model, else the one that speaks what is asked for."""
-    if args.model is not None:
-        return find_bundle(args.model, data_dirs)
+    data_dirs = config.data_paths
+    if config.models:
+        return find_bundle(config.models[0], data_dirs)
     installed = installed_models(data_dirs)
     if args.voice is not None:
         catalogue = Catalogue(installed, VoiceLibrary(data_dirs), {})
@@ -122,10 +118,14 @@ def _bundle(args: argparse.Namespace, data_dirs: list[Path]) -> InstalledBundle:
 
 
 def _request(
-    args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel, text: str
+    args: argparse.Namespace,
+    config: Config,
+    bundle: InstalledBundle,
+    model: SpeechModel,
+    text: str,
 ) -> SynthesisRequest:
     facts = model.facts
-    voice = _voice(args, bundle, model)
+    voice = _voice(args, config, bundle, model)
     options = default_options(facts.generation)
     if args.entry is not None:
         options = args.entry.settings.apply(options)
@@ -150,7 +150,9 @@ def _request(
     return SynthesisRequest(text, voice, _without_vain_instruction(options, facts))
 
 
-def _voice(args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel) -> Voice:
+def _voice(
+    args: argparse.Namespace, config: Config, bundle: InstalledBundle, model: SpeechModel
+) -> Voice:
     facts = model.facts
     if args.reference is not None:
         encoded = encode_clip(read_clip_file(args.reference), args.reference_text, model)
@@ -163,7 +165,7 @@ def _voice(args: argparse.Namespace, bundle: InstalledBundle, model: SpeechModel
         return PresetSpeaker(min(facts.speakers))
     if args.voice is None:
         raise RequestError(f"This model {supported_voices(facts)}; give it one with --reference.")
-    library = VoiceLibrary(args.data_dir or default_data_dirs())
+    library = VoiceLibrary(config.data_paths)
     entries = {voice_key(entry.name): entry for entry in library.scan()}
     key, code = split_language(args.voice, {*facts.speakers, *entries})
     args.language = args.language or code

@@ -12,11 +12,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from wyoming_qwen3tts.commands.health import ask_server
+from wyoming_qwen3tts.config import Config, add_flags, is_given
 from wyoming_qwen3tts.engine.speed_record import SpeedRecord
 from wyoming_qwen3tts.errors import BundleError
 from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import InstalledBundle, outdated_bundles, scan_bundles
-from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.voices.catalog import Catalogue
 from wyoming_qwen3tts.voices.library import VoiceLibrary
@@ -74,31 +74,27 @@ class StatusReport:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``status``."""
-    parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
+    add_flags(parser, "data_dirs", "threads", "uri")
     parser.add_argument(
         "--measure",
         action="store_true",
         help="open each model in a process of its own, and measure memory and time",
     )
-    parser.add_argument("--threads", type=int, default=default_num_threads(), metavar="N")
-    parser.add_argument(
-        "--uri", metavar="URI", help="also ask the server there, such as tcp://localhost:10200"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Print the report; return 1 if the server at ``--uri`` does not answer.
 
     Raises:
         ConfigError: The address cannot be asked.
     """
-    report = gather(args.data_dir or default_data_dirs())
+    report = gather(config.data_paths)
     if args.measure:
         for model in report.models:
-            _measure_into(model, args.threads)
-    if args.uri is not None:
-        report.server = _ask(args.uri)
+            _measure_into(model, config.num_threads)
+    if is_given(args, "uri"):
+        report.server = _ask(config.uri)
     if args.json:
         print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
     else:

@@ -8,9 +8,9 @@ from typing import Final
 
 from tqdm import tqdm
 
+from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
-from wyoming_qwen3tts.models.bundles import find_bundle, installed_bundles
-from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
+from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle, installed_bundles
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.editing import NewVoice, add_voice, remove_voice
@@ -41,8 +41,8 @@ _MAX_CANDIDATES: Final = 20
 # Seeds of candidates are short enough to be noted down.
 _MAX_SEED: Final = 10**6
 
-OpenDesigner = Callable[[argparse.Namespace, Sequence[Path]], VoiceDesigner]
-"""(flags, data directories) -> an opened VoiceDesign model."""
+OpenDesigner = Callable[[Config], VoiceDesigner]
+"""Opens a VoiceDesign model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,13 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="language it speaks: de, de-DE, German ... (default: %(default)s)",
         )
     for action in actions.choices.values():
-        action.add_argument(
-            "--data-dir",
-            action="append",
-            type=Path,
-            metavar="DIR",
-            help=f"where {LIBRARY_NAME}/ is; repeat for several, the first is written to",
-        )
+        names = ("data_dirs", "models", "threads") if action is design else ("data_dirs",)
+        add_flags(action, *names)
 
 
 def _add_design_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,22 +84,21 @@ def _add_design_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", required=True, metavar="N", help="what clients call the voice")
     parser.add_argument("--candidates", type=int, default=3, metavar="N")
     parser.add_argument("--text", metavar="T", help="what candidates say (default: two sentences)")
-    parser.add_argument("--model", metavar="BUNDLE", help="a VoiceDesign model's directory or name")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the first candidate")
-    parser.add_argument("--threads", type=int, default=default_num_threads(), metavar="N")
 
 
-def run(args: argparse.Namespace, open_designer: OpenDesigner | None = None) -> int:
+def run(args: argparse.Namespace, config: Config, open_designer: OpenDesigner | None = None) -> int:
     """Carry out an action; return 1 when something is wrong with a voice.
 
     Args:
         args: What :func:`add_arguments` declared.
+        config: Every setting.
         open_designer: Opens the VoiceDesign model; tests give their own.
 
     Raises:
         Qwen3TTSError: The action is not possible.
     """
-    data_dirs = args.data_dir or default_data_dirs()
+    data_dirs = config.data_paths
     match args.action:
         case "add":
             return _add(args, data_dirs)
@@ -115,7 +109,7 @@ def run(args: argparse.Namespace, open_designer: OpenDesigner | None = None) -> 
         case "remove":
             return _remove(args.name, data_dirs)
         case "design":
-            return _design(args, data_dirs, open_designer or _open_designer)
+            return _design(args, config, open_designer or _open_designer)
         case _:
             return _keep(args.name, args.candidate, data_dirs)
 
@@ -182,7 +176,8 @@ def _remove(name: str, data_dirs: Sequence[Path]) -> int:
     return 0
 
 
-def _design(args: argparse.Namespace, data_dirs: Sequence[Path], opener: OpenDesigner) -> int:
+def _design(args: argparse.Namespace, config: Config, opener: OpenDesigner) -> int:
+    data_dirs = config.data_paths
     if not 1 <= args.candidates <= _MAX_CANDIDATES:
         raise RequestError(f"--candidates must be 1 to {_MAX_CANDIDATES}, not {args.candidates}.")
     if not args.description.strip():
@@ -192,7 +187,7 @@ def _design(args: argparse.Namespace, data_dirs: Sequence[Path], opener: OpenDes
     brief = Brief(args.description.strip(), language, args.text or TEXTS[language])
     check_voice_name(args.name)
     _check_free(args.name, data_dirs)
-    designer = opener(args, data_dirs)
+    designer = opener(config)
     first_seed = secrets.randbelow(_MAX_SEED) if args.seed is None else args.seed
     candidates: list[Candidate] = []
     with new_design(root, args.name) as folder:
@@ -247,16 +242,17 @@ def _language(name: str) -> str:
     return code
 
 
-def _open_designer(args: argparse.Namespace, data_dirs: Sequence[Path]) -> VoiceDesigner:
-    bundle = find_bundle(args.model or _installed_designer(data_dirs), data_dirs)
-    options = args.threads
+def _open_designer(config: Config) -> VoiceDesigner:
+    bundle = _installed_designer(config)
+    options = config.num_threads
     return VoiceDesigner(open_bundle(bundle.directory, options))
 
 
-def _installed_designer(data_dirs: Sequence[Path]) -> str:
-    for bundle in installed_bundles(data_dirs):
+def _installed_designer(config: Config) -> InstalledBundle:
+    named = [find_bundle(model, config.data_paths) for model in config.models]
+    for bundle in named or installed_bundles(config.data_paths):
         if bundle.manifest.facts.model_type == "voice_design":
-            return bundle.reference
+            return bundle
     raise ConfigError(
         "No VoiceDesign model is installed; name one with --model, or build one with: "
         "wyoming-qwen3tts build CHECKPOINT"

@@ -2,32 +2,29 @@
 
 import argparse
 import json
-from pathlib import Path
 
+from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.models.bundles import find_bundle
 from wyoming_qwen3tts.models.installer import installed_models
-from wyoming_qwen3tts.paths import default_data_dirs
 from wyoming_qwen3tts.voices.catalog import Catalogue, CatalogueVoice
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``voices``."""
-    parser.add_argument("--model", metavar="BUNDLE", help="only the voices of this model")
-    parser.add_argument("--data-dir", action="append", type=Path, metavar="DIR")
+    add_flags(parser, "models", "data_dirs")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config: Config) -> int:
     """Print the table.
 
     Raises:
         Qwen3TTSError: A model is not installed or cannot be used.
     """
-    data_dirs = args.data_dir or default_data_dirs()
-    bundles = (
-        installed_models(data_dirs) if args.model is None else [find_bundle(args.model, data_dirs)]
-    )
+    data_dirs = config.data_paths
+    bundles = [find_bundle(model, data_dirs) for model in config.models]
+    bundles = bundles or installed_models(data_dirs)
     voices = Catalogue(bundles, VoiceLibrary(data_dirs), {}).voices()
     if args.json:
         print(json.dumps([_row(voice) for voice in voices], indent=2, ensure_ascii=False))

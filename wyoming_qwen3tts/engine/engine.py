@@ -8,11 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.admission import Admission
 from wyoming_qwen3tts.engine.model_pool import ModelPool
 from wyoming_qwen3tts.engine.narration import Answer, AnswerPlan
@@ -30,7 +29,6 @@ from wyoming_qwen3tts.models.orders import Order, Wishes
 from wyoming_qwen3tts.models.provision import ProvisionOptions
 from wyoming_qwen3tts.monitoring.health import EngineStatus
 from wyoming_qwen3tts.monitoring.metrics import Metrics
-from wyoming_qwen3tts.paths import default_data_dirs, default_num_threads
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import SynthesisOptions, default_options
@@ -60,7 +58,7 @@ class SpeechEngine:
 
     def __init__(
         self,
-        config: ServerConfig,
+        config: Config,
         catalogue: Catalogue,
         pool: ModelPool,
         worker: SynthesisWorker,
@@ -76,12 +74,12 @@ class SpeechEngine:
         self._pool = pool
         self._worker = worker
         self._speeds = speeds
-        self._admission = Admission(config.max_waiting)
+        self._admission = Admission(config.max_requests)
         # Of their own: whoever opens models and encodes clips may use up the common threads, and
         # describe is answered all the same.
         self._lookups = ThreadPoolExecutor(_NUM_LOOKUPS, "catalogue")
         self._languages = frozenset(_known_languages(config.languages))
-        self._rules = _rules(config.keep_as_written)
+        self._rules = _rules(config.disabled_text_rules)
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
@@ -201,11 +199,10 @@ class SpeechEngine:
         return AnswerPlan(chosen, voice, options, language, used or spoken, self._rules)
 
     def _sampled(self, options: SynthesisOptions) -> SynthesisOptions:
-        sampling = self._config.sampling
         wishes = {
             name: value
             for name in ("temperature", "top_k", "top_p")
-            if (value := getattr(sampling, name)) is not None
+            if (value := getattr(self._config, name)) is not None
         }
         return replace(
             options,
@@ -234,16 +231,6 @@ def _rules(kept: Sequence[str]) -> frozenset[Rule]:
     return ALL_RULES - rules_from_names(kept)
 
 
-def _styles(entries: Sequence[str]) -> dict[str, str]:
-    styles = {}
-    for entry in entries:
-        name, separator, instruction = entry.partition("=")
-        if not separator or not name.strip() or not instruction.strip():
-            raise ConfigError(f"styles: {entry!r} is not NAME=INSTRUCTION.")
-        styles[name.strip()] = instruction.strip()
-    return styles
-
-
 def _requested_language(request: SpeechRequest) -> str | None:
     if not request.language or request.language.lower() == "auto":
         return None
@@ -255,7 +242,7 @@ def _requested_language(request: SpeechRequest) -> str | None:
 
 @asynccontextmanager
 async def create_speech_source(
-    config: ServerConfig, figures: Metrics | None = None
+    config: Config, figures: Metrics | None = None
 ) -> AsyncIterator[SpeechEngine]:
     """Find the models, start the synthesis thread, and give the speech source of a server.
 
@@ -267,9 +254,9 @@ async def create_speech_source(
         ConfigError: A model is not installed.
         BundleError: A model cannot be used.
     """
-    data_dirs = [Path(directory) for directory in config.data_dir] or default_data_dirs()
-    wishes = Wishes("cpu", config.precision)
-    models = await asyncio.to_thread(served_models, config.model, wishes, data_dirs)
+    data_dirs = config.data_paths
+    wishes = Wishes(precision=config.precision)
+    models = await asyncio.to_thread(served_models, config.models, wishes, data_dirs)
     for model in models:
         if isinstance(model, Order):
             _LOGGER.info("Getting %s for %s", model.reference, model.target)
@@ -281,22 +268,25 @@ async def create_speech_source(
         models,
         data_dirs[0],
         ProvisionOptions(config.local_files_only, config.keep_checkpoint),
-        wait_s=config.wait_for_model,
+        wait_s=config.model_wait_timeout,
     )
-    num_threads = config.threads or default_num_threads()
     worker = SynthesisWorker()
     worker.start()
-    limit = None if config.memory_limit is None else config.memory_limit * 2**20
+    limit_mb = config.max_loaded_weights_mb
+    limit = None if limit_mb is None else limit_mb * 10**6
     pool = ModelPool(
-        num_threads, max_lanes=config.lanes, memory_limit_bytes=limit, on_loss=worker.abandon
+        config.num_threads,
+        max_lanes=config.parallel_utterances,
+        memory_limit_bytes=limit,
+        on_loss=worker.abandon,
     )
-    catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), _styles(config.styles))
+    catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), config.styles)
     speeds = SpeedRecord(data_dirs[0])
     engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds, figures or Metrics())
     async with arrivals.working(), _reporting(pool):
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
         warm_up = asyncio.create_task(_keep_warm(engine, arrivals))
-        care = asyncio.create_task(_take_care(pool, config.unload_after))
+        care = asyncio.create_task(_take_care(pool, config.idle_unload_seconds))
         try:
             yield engine
         finally:

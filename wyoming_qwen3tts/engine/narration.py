@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from wyoming_qwen3tts.audio import AudioChunk, silence
-from wyoming_qwen3tts.config import ServerConfig
+from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.pacing import Pace, expected_audio_s, hold_back
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.engine.worker import SynthesisWorker, Utterance
@@ -73,7 +73,7 @@ class Answer:
 
     def __init__(
         self,
-        config: ServerConfig,
+        config: Config,
         worker: SynthesisWorker,
         synthesizer: Synthesizer,
         plan: AnswerPlan,
@@ -96,7 +96,7 @@ class Answer:
         # The reader waits for a place, so that a long text does not fill the worker.
         self._places = asyncio.Semaphore(_LOOKAHEAD)
         # An ICL prompt lays the reference beside the text, which must be known for that.
-        self._is_growing = config.text_mode == "tokens" and not isinstance(plan.voice, IclVoice)
+        self._is_growing = config.text_mode == "continuous" and not isinstance(plan.voice, IclVoice)
         self._growing: Utterance | None = None
         self._waits_for_text = False
 
@@ -165,10 +165,10 @@ class Answer:
 
     def _hold_s(self, utterance: Utterance) -> float:
         """Return how long the first utterance is held back; by then the others are under way."""
-        if self.report.audio_s or not self._config.hold_back:
+        if self.report.audio_s or not self._config.max_prebuffer:
             return 0.0
         audio_s = expected_audio_s(utterance.request.text)
-        return self._pace.hold_s(audio_s, self._config.hold_back)
+        return self._pace.hold_s(audio_s, self._config.max_prebuffer)
 
     def _note_pace(self, utterance: Utterance) -> None:
         speech = utterance.speech

@@ -1,36 +1,19 @@
 """``voice.yaml`` and the other small text files of a voice folder."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 import yaml
 
 from wyoming_qwen3tts.errors import ConfigError, VoiceError
-from wyoming_qwen3tts.settings import build_section, read_mapping, section, setting
+from wyoming_qwen3tts.settings import read_mapping, setting
 from wyoming_qwen3tts.synthesis.request import SynthesisOptions
 
 SETTINGS_NAME: Final = "voice.yaml"
 
 _MAX_TEXT_BYTES = 16 * 2**10
-
-
-@dataclass(frozen=True)
-class VoiceSampling:
-    """How codes are drawn."""
-
-    temperature: float | None = setting(
-        None, "Higher is livelier; null takes the model's own.", minimum=0.01, maximum=10.0
-    )
-    top_k: int | None = setting(
-        None, "Only this many of the likeliest codes are drawn from, 0 for all.", minimum=0
-    )
-    top_p: float | None = setting(
-        None,
-        "Only the likeliest codes that reach this probability together are drawn from.",
-        minimum=0.01,
-        maximum=1.0,
-    )
+_OLD_NAMES: Final = {f"sampling.{name}": name for name in ("temperature", "top_k", "top_p")}
 
 
 @dataclass(frozen=True)
@@ -53,17 +36,25 @@ class VoiceSettings:
     check_transcript: bool = setting(
         True, "Refuse a transcript that cannot be all of what the clip says."
     )
-    sampling: VoiceSampling = field(
-        default_factory=VoiceSampling, metadata=section("How the model chooses.")
+    temperature: float | None = setting(
+        None, "Higher is livelier; null takes the model's own.", minimum=0.01, maximum=10
+    )
+    top_k: int | None = setting(
+        None, "Number of likeliest codes to sample from, 0 for all.", minimum=0
+    )
+    top_p: float | None = setting(
+        None,
+        "Sample from the likeliest codes that reach this probability together.",
+        minimum=0.01,
+        maximum=1,
     )
 
     def apply(self, options: SynthesisOptions) -> SynthesisOptions:
         """Return the options with this voice's seed and sampling in place of the general ones."""
-        sampling = self.sampling
         changes = {
             name: value
             for name in ("temperature", "top_k", "top_p")
-            if (value := getattr(sampling, name)) is not None
+            if (value := getattr(self, name)) is not None
         }
         return replace(
             options,
@@ -104,4 +95,4 @@ def read_settings(path: Path) -> VoiceSettings:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from error
-    return build_section(VoiceSettings, read_mapping(VoiceSettings, values, path.name))
+    return VoiceSettings(**read_mapping(VoiceSettings, values, path.name, _OLD_NAMES))
