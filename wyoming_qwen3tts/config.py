@@ -25,6 +25,7 @@ from wyoming_qwen3tts.settings import (
     suggestion,
     warn_old_name,
 )
+from wyoming_qwen3tts.threads import default_num_threads
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -450,16 +451,6 @@ def default_data_dirs() -> list[Path]:
     home = os.environ.get("XDG_DATA_HOME")
     base = Path(home) if home else Path.home() / ".local" / "share"
     return [base / "wyoming-qwen3tts"]
-
-
-def default_num_threads() -> int:
-    """Return the number of cores that this process may use, control group limits included."""
-    available = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return max(1, min(available, int(quota) // int(period)))
-    except (OSError, ValueError):  # no quota: "max", or no control group of version 2
-        return available
 
 
 if __name__ == "__main__":

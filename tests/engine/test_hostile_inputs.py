@@ -9,8 +9,8 @@ import logging
 import shutil
 
 import pytest
-
 from script._soak.hostile import FIXED
+
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import WireClient, eventually
 from wyoming_qwen3tts.config import Config

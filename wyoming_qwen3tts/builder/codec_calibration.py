@@ -4,7 +4,6 @@ There is no speech at build time, only weights: the float32 decoder is run over 
 are seeded, so that equal checkpoints give equal bundles.
 """
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from wyoming_qwen3tts.builder.codec_convolution import HIGH_PREFIX, LOW_PREFIX, ValueRange
 from wyoming_qwen3tts.runtime.graphs import open_session
+from wyoming_qwen3tts.threads import default_num_threads
 
 _SEED: Final = 20_250_101
 # Long enough for every convolution's past and most of attention's to fill; 5 s of sound.
@@ -30,7 +30,7 @@ def measure_ranges(path: Path, num_groups: int, codebook_size: int) -> dict[str,
     Returns:
         The range of every observed convolution's input, by the name of its state.
     """
-    session = open_session(path, num_threads=len(os.sched_getaffinity(0)))
+    session = open_session(path, num_threads=default_num_threads())
     outputs = [value.name for value in session.get_outputs()]
     state = _initial_state(session)
     ranges: dict[str, ValueRange] = {}

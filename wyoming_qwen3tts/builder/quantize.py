@@ -7,7 +7,6 @@ values of a block a little makes all its others finer.
 """
 
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.errors import BuildError
+from wyoming_qwen3tts.threads import default_num_threads
 
 # Scales tried, as fractions of the one that keeps the largest value of a block. Eight bits clip
 # nothing with gain; four bits gain most between 0.8 and 1.
@@ -110,7 +110,7 @@ def quantize(
         error -= blocks[part]
         return _energy(blocks[part]), _energy(error)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(default_num_threads()) as pool:
         energies = list(pool.map(quantize_rows, range(0, len(blocks), rows)))
     signal, error = (sum(column) for column in zip(*energies, strict=True))
     shape = (num_outputs, num_inputs // block_size)
