@@ -166,9 +166,10 @@ def test_a_tensor_that_nobody_knows_stops_the_build(tiny, tmp_path):
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
-    header["talker.surprise"] = {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}
+    end = len(content) - 8 - length
+    header["talker.surprise"] = {"dtype": "BF16", "shape": [1], "data_offsets": [end, end + 2]}
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :] + b"\0\0")
     with pytest.raises(CheckpointError, match=r"talker\.surprise"):
         build_bundle(checkpoint, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

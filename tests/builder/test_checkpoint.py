@@ -33,7 +33,7 @@ def small_file(tmp_path):
         "a": ("F32", np.arange(6, dtype="<f4").reshape(2, 3)),
         "b": ("F16", np.array([1.5, -2], "<f2")),
         "c": ("BF16", np.array([0x3F80, 0xC020, 0x0001], "<u2")),
-        "group.0.d": ("F32", np.array(4, "<f4")),
+        "group.0.d": ("F32", np.array([4], "<f4")),
     }
     return write_safetensors(tmp_path / "model.safetensors", tensors)
 
@@ -48,7 +48,7 @@ def test_every_stored_type_is_widened(small_file):
     np.testing.assert_array_equal(tensors.read("a", (2, 3)), [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_array_equal(tensors.read("b", (2,)), [1.5, -2])
     np.testing.assert_array_equal(tensors.read("c", (3,)), np.float32([1, -2.5, 2**-133]))
-    assert tensors.read("group.0.d", ()) == 4
+    assert tensors.read("group.0.d", (1,)) == 4
     assert all(tensors.read(name, tensors.shape(name)).dtype == np.float32 for name in "abc")
 
 
@@ -220,7 +220,8 @@ def test_a_path_that_is_no_directory_is_explained(tmp_path):
             8,
             "num_code_groups",
         ),
-        ("config.json", ["talker_config", "spk_id"], [], "wrong kind"),
+        ("config.json", ["talker_config", "spk_id"], [], "spk_id|items"),
+        ("config.json", ["tts_model_size"], None, "model_size is None"),
         ("config.json", ["speaker_encoder_config"], 5, "speaker_encoder_config"),
         ("speech_tokenizer/config.json", ["decoder_config", "num_quantizers"], 8, "8 code groups"),
         ("speech_tokenizer/config.json", ["decoder_config", "codebook_size"], 32, "32 codes"),

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.builder.checkpoint import TOKENIZER_FILES, Checkpoint
+from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
 from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
 from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder, ignored_encoder_tensors
@@ -31,6 +31,7 @@ from wyoming_qwen3tts.runtime.manifest import (
     TalkerLayout,
     read_manifest,
 )
+from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES
 
 Progress = Callable[[str, float], None]
 """Called with the stage and the finished fraction of the whole build, 0 to 1."""

@@ -1,17 +1,17 @@
-"""Widths, counts and constants of every network, parsed from a checkpoint's JSON files.
+"""Widths, counts and constants of every network, from a checkpoint's JSON files.
 
-Nothing falls back to a default, with one exception that the published files force: they state only
-two fields of the speaker encoder, the rest are the defaults of the official package.
+No value has a default, but for the speaker encoder: the published files state two of its fields,
+and the official package has defaults for the rest.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar, get_type_hints
 
 from wyoming_qwen3tts.errors import CheckpointError
+from wyoming_qwen3tts.runtime.manifest import decode_strictly
 
-# Published files leave these out. Source: QwenLM/Qwen3-TTS configuration of the speaker encoder.
-_SPEAKER_ENCODER_DEFAULTS: dict[str, Any] = {
+SPEAKER_ENCODER_DEFAULTS: Final[dict[str, Any]] = {
     "mel_dim": 128,
     "enc_channels": [512, 512, 512, 512, 1536],
     "enc_kernel_sizes": [5, 3, 3, 3, 1],
@@ -19,6 +19,16 @@ _SPEAKER_ENCODER_DEFAULTS: dict[str, Any] = {
     "enc_attention_channels": 128,
     "enc_res2net_scale": 8,
     "enc_se_channels": 128,
+}
+"""Fields that published files leave out. Source: QwenLM/Qwen3-TTS, the speaker encoder's config."""
+
+_Config = TypeVar("_Config")
+_TRANSFORMER_KEYS: Final = {
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_size": "head_dim",
+    "norm_eps": "rms_norm_eps",
 }
 
 
@@ -153,28 +163,26 @@ class _Section:
         return _Section(self._get(key), f"{self._path}.{key}")
 
     def integer(self, key: str) -> int:
-        value = self._get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._wrong(key, value, "a whole number of at least 0")
-        return value
+        return int(self._decoded(int, key))
 
-    def number(self, key: str) -> float:
-        value = self._get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, value, "a number")
-        return float(value)
+    def read(self, kind: type[_Config], given: Mapping[str, Any], **keys: str) -> _Config:
+        """Make a dataclass of its own fields: ``given`` ones, else those under ``keys`` or name."""
+        hints = get_type_hints(kind)
+        read = {
+            name: self._decoded(hint, keys.get(name, name))
+            for name, hint in hints.items()
+            if name not in given
+        }
+        return kind(**given, **read)
 
-    def integers(self, key: str) -> tuple[int, ...]:
-        value = self._get(key)
-        if not isinstance(value, list) or not all(type(item) is int for item in value):
-            raise self._wrong(key, value, "a list of whole numbers")
-        return tuple(value)
-
-    def require(self, key: str, expected: Any) -> None:
-        """Refuse a checkpoint whose ``key``, where present, is not ``expected``."""
-        value = self._values.get(key, expected)
-        if value != expected:
-            raise self._wrong(key, value, f"{expected!r}, the only value this builder supports")
+    def require(self, **expected: Any) -> None:
+        """Refuse a checkpoint with another value for one of the keys, where it has the key."""
+        for key, value in expected.items():
+            if (given := self._values.get(key, value)) != value:
+                raise CheckpointError(
+                    f"{self._path}.{key} is {given!r}, expected {value!r}, the only value this "
+                    "builder supports."
+                )
 
     def _get(self, key: str) -> Any:
         if key not in self._values:
@@ -183,47 +191,45 @@ class _Section:
             )
         return self._values[key]
 
-    def _wrong(self, key: str, value: Any, expected: str) -> CheckpointError:
-        return CheckpointError(f"{self._path}.{key} is {value!r}, expected {expected}.")
+    def _decoded(self, kind: Any, key: str) -> Any:
+        try:
+            return decode_strictly(kind, self._get(key), f"{self._path}.{key}")
+        except ValueError as error:
+            raise CheckpointError(f"{error}; is the checkpoint damaged?") from error
 
 
 def read_talker_config(config: Mapping[str, Any]) -> TalkerConfig:
     """Read the talker's part of ``config.json``.
 
     Raises:
-        CheckpointError: A key is missing, of the wrong kind, or asks for what is not supported.
+        CheckpointError: A key is missing, of another type, or has a value without support. So do
+            all functions below.
     """
     talker = _Section(config, "config.json").section("talker_config")
-    vocab_size = talker.integer("vocab_size")
-    codebook_size = talker.section("code_predictor_config").integer("vocab_size")
-    eos_id = talker.integer("codec_eos_token_id")
-    if not codebook_size <= eos_id < vocab_size:
-        raise CheckpointError(
-            f"config.json.talker_config.codec_eos_token_id is {eos_id}, expected a special row "
-            f"between {codebook_size} and {vocab_size - 1}."
-        )
-    return TalkerConfig(
-        transformer=_language_transformer(talker),
-        vocab_size=vocab_size,
-        codebook_size=codebook_size,
-        eos_id=eos_id,
-        num_code_groups=_code_groups(talker),
-        text_vocab_size=talker.integer("text_vocab_size"),
-        text_hidden_size=talker.integer("text_hidden_size"),
-        max_positions=talker.integer("max_position_embeddings"),
+    read = talker.read(
+        TalkerConfig,
+        {
+            "transformer": _language_transformer(talker),
+            "codebook_size": talker.section("code_predictor_config").integer("vocab_size"),
+            "num_code_groups": _code_groups(talker),
+        },
+        eos_id="codec_eos_token_id",
+        max_positions="max_position_embeddings",
     )
+    if not read.codebook_size <= read.eos_id < read.vocab_size:
+        raise CheckpointError(
+            f"config.json.talker_config.codec_eos_token_id is {read.eos_id}, expected a special "
+            f"row between {read.codebook_size} and {read.vocab_size - 1}."
+        )
+    return read
 
 
 def read_code_predictor_config(config: Mapping[str, Any]) -> CodePredictorConfig:
-    """Read the code predictor's part of ``config.json``.
-
-    Raises:
-        CheckpointError: A key is missing, of the wrong kind, or asks for what is not supported.
-    """
+    """Read the code predictor's part of ``config.json``."""
     talker = _Section(config, "config.json").section("talker_config")
     predictor = talker.section("code_predictor_config")
     num_code_groups = _code_groups(talker)
-    predictor.require("num_code_groups", num_code_groups)
+    predictor.require(num_code_groups=num_code_groups)
     return CodePredictorConfig(
         transformer=_language_transformer(predictor),
         codebook_size=predictor.integer("vocab_size"),
@@ -234,108 +240,70 @@ def read_code_predictor_config(config: Mapping[str, Any]) -> CodePredictorConfig
 
 
 def read_codec_decoder_config(codec_config: Mapping[str, Any]) -> CodecDecoderConfig:
-    """Read the decoder's part of ``speech_tokenizer/config.json``.
-
-    Raises:
-        CheckpointError: A key is missing, of the wrong kind, or asks for what is not supported.
-    """
+    """Read the decoder's part of ``speech_tokenizer/config.json``."""
     codec = _Section(codec_config, "speech_tokenizer/config.json")
     decoder = codec.section("decoder_config")
-    decoder.require("attention_bias", expected=False)
-    decoder.require("hidden_act", "silu")
-    return CodecDecoderConfig(
-        transformer=_transformer(decoder, "rms_norm_eps"),
-        sliding_window=decoder.integer("sliding_window"),
-        latent_dim=decoder.integer("latent_dim"),
-        codebook_dim=decoder.integer("codebook_dim"),
-        codebook_size=decoder.integer("codebook_size"),
-        decoder_dim=decoder.integer("decoder_dim"),
-        num_quantizers=decoder.integer("num_quantizers"),
-        upsample_rates=decoder.integers("upsample_rates"),
-        upsampling_ratios=decoder.integers("upsampling_ratios"),
-        samples_per_frame=codec.integer("decode_upsample_rate"),
-    )
+    decoder.require(attention_bias=False, hidden_act="silu")
+    given = {
+        "transformer": _transformer(decoder),
+        "samples_per_frame": codec.integer("decode_upsample_rate"),
+    }
+    return decoder.read(CodecDecoderConfig, given)
 
 
 def read_codec_encoder_config(codec_config: Mapping[str, Any]) -> CodecEncoderConfig:
-    """Read the encoder's part of ``speech_tokenizer/config.json``.
-
-    Raises:
-        CheckpointError: A key is missing, of the wrong kind, or asks for what is not supported.
-    """
+    """Read the encoder's part of ``speech_tokenizer/config.json``."""
     codec = _Section(codec_config, "speech_tokenizer/config.json")
     encoder = codec.section("encoder_config")
-    encoder.require("attention_bias", expected=False)
-    encoder.require("hidden_act", "gelu")
-    encoder.require("use_causal_conv", expected=True)
-    encoder.require("use_conv_shortcut", expected=False)
-    encoder.require("pad_mode", "constant")
-    return CodecEncoderConfig(
-        transformer=_transformer(encoder, "norm_eps"),
-        audio_channels=encoder.integer("audio_channels"),
-        num_filters=encoder.integer("num_filters"),
-        kernel_size=encoder.integer("kernel_size"),
-        last_kernel_size=encoder.integer("last_kernel_size"),
-        residual_kernel_size=encoder.integer("residual_kernel_size"),
-        num_residual_layers=encoder.integer("num_residual_layers"),
-        dilation_growth_rate=encoder.integer("dilation_growth_rate"),
-        compress=encoder.integer("compress"),
-        upsampling_ratios=encoder.integers("upsampling_ratios"),
-        codebook_dim=encoder.integer("codebook_dim"),
-        codebook_size=encoder.integer("codebook_size"),
-        vq_hidden_size=encoder.integer("vector_quantization_hidden_dimension"),
-        num_quantizers=encoder.integer("num_quantizers"),
-        num_semantic_quantizers=encoder.integer("num_semantic_quantizers"),
-        num_valid_quantizers=codec.integer("encoder_valid_num_quantizers"),
-        samples_per_frame=codec.integer("encode_downsample_rate"),
+    encoder.require(
+        attention_bias=False,
+        hidden_act="gelu",
+        use_causal_conv=True,
+        use_conv_shortcut=False,
+        pad_mode="constant",
+    )
+    given = {
+        "transformer": _transformer(encoder, norm_eps="norm_eps"),
+        "num_valid_quantizers": codec.integer("encoder_valid_num_quantizers"),
+        "samples_per_frame": codec.integer("encode_downsample_rate"),
+    }
+    return encoder.read(
+        CodecEncoderConfig, given, vq_hidden_size="vector_quantization_hidden_dimension"
     )
 
 
 def read_speaker_encoder_config(config: Mapping[str, Any]) -> SpeakerEncoderConfig | None:
-    """Read the speaker encoder's part of ``config.json``; None where the model has none.
-
-    Raises:
-        CheckpointError: A key is of the wrong kind.
-    """
+    """Read the speaker encoder's part of ``config.json``; None if the model has none."""
     if "speaker_encoder_config" not in config:
         return None
     given = config["speaker_encoder_config"]
-    if not isinstance(given, Mapping):
-        raise CheckpointError("config.json.speaker_encoder_config is not a JSON object.")
-    section = _Section({**_SPEAKER_ENCODER_DEFAULTS, **given}, "config.json.speaker_encoder_config")
-    return SpeakerEncoderConfig(
-        x_vector_size=section.integer("enc_dim"),
-        sample_rate_hz=section.integer("sample_rate"),
-        num_mels=section.integer("mel_dim"),
-        channels=section.integers("enc_channels"),
-        kernel_sizes=section.integers("enc_kernel_sizes"),
-        dilations=section.integers("enc_dilations"),
-        attention_channels=section.integer("enc_attention_channels"),
-        res2net_scale=section.integer("enc_res2net_scale"),
-        se_channels=section.integer("enc_se_channels"),
+    where = "config.json.speaker_encoder_config"
+    if isinstance(given, Mapping):
+        given = {**SPEAKER_ENCODER_DEFAULTS, **given}
+    names = ("channels", "kernel_sizes", "dilations", "attention_channels", "res2net_scale")
+    return _Section(given, where).read(
+        SpeakerEncoderConfig,
+        {},
+        x_vector_size="enc_dim",
+        sample_rate_hz="sample_rate",
+        num_mels="mel_dim",
+        **{name: f"enc_{name}" for name in (*names, "se_channels")},
     )
 
 
 def _language_transformer(section: _Section) -> TransformerConfig:
-    section.require("attention_bias", expected=False)
-    section.require("hidden_act", "silu")
-    section.require("use_sliding_window", expected=False)
-    section.require("tie_word_embeddings", expected=False)
-    return _transformer(section, "rms_norm_eps")
-
-
-def _transformer(section: _Section, norm_eps_key: str) -> TransformerConfig:
-    transformer = TransformerConfig(
-        hidden_size=section.integer("hidden_size"),
-        intermediate_size=section.integer("intermediate_size"),
-        num_layers=section.integer("num_hidden_layers"),
-        num_heads=section.integer("num_attention_heads"),
-        num_kv_heads=section.integer("num_key_value_heads"),
-        head_size=section.integer("head_dim"),
-        norm_eps=section.number(norm_eps_key),
-        rope_theta=section.number("rope_theta"),
+    section.require(
+        attention_bias=False,
+        hidden_act="silu",
+        use_sliding_window=False,
+        tie_word_embeddings=False,
     )
-    if transformer.num_kv_heads == 0 or transformer.num_heads % transformer.num_kv_heads:
+    return _transformer(section)
+
+
+def _transformer(section: _Section, **keys: str) -> TransformerConfig:
+    transformer = section.read(TransformerConfig, {}, **{**_TRANSFORMER_KEYS, **keys})
+    if transformer.num_kv_heads <= 0 or transformer.num_heads % transformer.num_kv_heads:
         raise CheckpointError(
             f"{transformer.num_heads} attention heads cannot share {transformer.num_kv_heads} "
             "key/value heads; the checkpoint's configuration is damaged."
