@@ -5,36 +5,29 @@
 * Embeddings are graphs, not tables.
 * The codec decodes 25 frames without state, and encodes one second.
 
-Ids, speakers and tokenizer are files of the checkpoint, in the bundle or in the folder above it.
+Ids, speakers and tokenizer are in files of the checkpoint, here or in the folder above.
 Tested with graphs of the same names, shapes and quirks, not with the published files.
 """
 
 import hashlib
-import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from wyoming_qwen3tts import __version__
+from wyoming_qwen3tts import __version__, errors
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
-from wyoming_qwen3tts.errors import (
-    BundleError,
-    CheckpointError,
-    GraphInterfaceError,
-    ManifestError,
-    SynthesisError,
-)
+from wyoming_qwen3tts.errors import BundleError
 from wyoming_qwen3tts.runtime import graphs, manifest
 from wyoming_qwen3tts.runtime.kv_cache import KVCache
-from wyoming_qwen3tts.runtime.manifest import ModelFacts
+from wyoming_qwen3tts.runtime.manifest import Manifest, ModelFacts
 from wyoming_qwen3tts.runtime.sampling import SamplingOptions, process_logits, sample
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel, TalkerOutput
-from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES, load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES, load_tokenizer, read_json_object
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,8 +37,7 @@ CHECKPOINT_FILES: Final = ("config.json", "generation_config.json", *TOKENIZER_F
 # The codec is the same in all published checkpoints, so its configuration may be absent.
 _PUBLISHED_CODEC: Final = {"output_sample_rate": 24_000, "decode_upsample_rate": 1920}
 _TALKER_INPUTS: Final = ("inputs_embeds", "position_ids", "attention_mask")
-_TYPES: Final[Mapping[str, type[np.generic]]] = {
-    "tensor(float)": np.float32,
+_TYPES: Final[dict[str, type[np.generic]]] = {
     "tensor(float16)": np.float16,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
@@ -54,31 +46,31 @@ _TYPES: Final[Mapping[str, type[np.generic]]] = {
 _ROPE_AXES: Final = 3
 _WINDOW_FRAMES: Final = 25
 _HOP_FRAMES: Final = 12
+# Frames since the first window began, and the codes (n, G) of the last of them.
+_WindowState: TypeAlias = tuple[int, Int64Array]
 _ENCODER_SAMPLES: Final = 24_000
 # Frames of left context that are encoded again in each window after the first.
 _ENCODER_CONTEXT_FRAMES: Final = 9
 
 
-class _Files(NamedTuple):
-    """A bundle on disk, before any graph is loaded."""
-
-    name: str
-    """Name of the model, as in our own bundles of it."""
-    model_id: str
-    graphs: dict[str, str]
-    """Component -> file name."""
-    checkpoint_directory: Path
-    config: dict[str, Any]
-    facts: ModelFacts
-
-
 def is_onnx_community(directory: Path) -> bool:
     """Return whether a directory holds a bundle of this layout."""
     try:
-        values = _read_json(directory / manifest.MANIFEST_NAME)
+        values = read_json_object(directory / manifest.MANIFEST_NAME)
     except BundleError:
         return False
     return isinstance(values.get("sub_models"), dict)
+
+
+def read_onnx_community_manifest(directory: Path) -> Manifest:
+    """Return what our own manifest would say of a bundle of this layout, for lists and menus.
+
+    A file's path, size and time of change stand in for its hash, which the bundle does not state.
+
+    Raises:
+        BundleError: The manifest or a file of the checkpoint is missing or damaged.
+    """
+    return _read_files(directory)[0]
 
 
 def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
@@ -87,26 +79,24 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
     Raises:
         BundleError: A file is missing or does not fit; the message names it and says what to do.
     """
-    files = _read_files(directory)
-    facts = files.facts
+    own, files, checkpoint = _read_files(directory)
+    facts = own.facts
 
     def graph(component: str, *inputs: str) -> _Graph:
-        if component not in files.graphs:
-            raise BundleError(
-                f"{directory} has no {component}: it is incomplete, or from before the talker had "
-                "a cache. Fetch a newer bundle."
-            )
-        path = directory / files.graphs[component]
+        path = directory / files.get(component, "")
         if not path.is_file():
-            raise BundleError(f"{path} is missing. Fetch the bundle again.")
+            raise BundleError(
+                f"{directory} has no {files.get(component, component)}: it is incomplete, or from "
+                "before the talker had a cache. Fetch the bundle again."
+            )
         return _Graph(path, num_threads, inputs)
 
     # As with our own bundles, the encoders are opened for each clip and closed again.
-    encoders = files.graphs.keys() if facts.model_type == "base" else ()
+    encoders = files.keys() if facts.model_type == "base" else ()
     return SpeechModel(
-        name=files.name,
+        name=own.name,
         facts=facts,
-        tokenizer=load_tokenizer(files.checkpoint_directory),
+        tokenizer=load_tokenizer(checkpoint),
         embeddings=_GraphEmbeddings(
             graph("text_embed", "text_ids"),
             graph("codec_embed", "codec_ids"),
@@ -116,7 +106,7 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
         code_predictor=_TeacherForcedPredictor(
             graph("code_predictor", "talker_hidden", "codec_ids"), facts
         ),
-        codec_decoder=WindowedDecoder(graph("tok_decoder", "audio_codes"), facts),
+        codec_decoder=_WindowedDecoder(graph("tok_decoder", "audio_codes"), facts),
         codec_encoder=partial(_encode_codes, partial(graph, "tok_encoder", "audio"), facts)
         if "tok_encoder" in encoders
         else None,
@@ -126,37 +116,49 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
     )
 
 
-def read_onnx_community_manifest(directory: Path) -> manifest.Manifest:
-    """Return what our own manifest would say of a bundle of this layout, for lists and menus.
-
-    Its manifest states no hashes: a file's path, size and time of change stand in for its contents.
-
-    Raises:
-        BundleError: The manifest or a file of the checkpoint is missing or damaged.
-    """
-    files = _read_files(directory)
-    talker = files.config["talker_config"]
-    variant = directory.name.rsplit("_", 1)[-1]
-    paths = [path for path in sorted(directory.iterdir()) if path.is_file()]
-    return manifest.Manifest(
+def _read_files(directory: Path) -> tuple[Manifest, dict[str, str], Path]:
+    """Return a manifest, component -> file name, and the directory of the checkpoint's files."""
+    path = directory / manifest.MANIFEST_NAME
+    values = read_json_object(path)
+    try:
+        # Only the last part, so that no name leads out of the bundle.
+        files = {key: Path(entry["filename"]).name for key, entry in values["sub_models"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise errors.ManifestError(
+            f"{path} does not say which file holds which graph ({error!r}). Fetch the bundle again."
+        ) from error
+    model_id = str(values.get("model_id", ""))
+    name = model_id.rstrip("/").rsplit("/", 1)[-1]
+    checkpoint = _find_checkpoint(directory, name)
+    config = read_json_object(checkpoint / "config.json")
+    codec_path = checkpoint / "speech_tokenizer" / "config.json"
+    codec_config = read_json_object(codec_path) if codec_path.is_file() else dict(_PUBLISHED_CODEC)
+    generation = read_json_object(checkpoint / "generation_config.json")
+    try:
+        facts = manifest.facts_from_checkpoint(config, codec_config, generation)
+        talker = config["talker_config"]
+        layers, heads = talker["num_hidden_layers"], talker["num_key_value_heads"]
+        positions = facts.max_positions
+        layout = manifest.TalkerLayout(layers, heads, talker["head_dim"], positions, "float32")
+    except (errors.CheckpointError, KeyError) as error:
+        raise BundleError(f"{checkpoint} does not fit: {error}") from error
+    if "qwen3-tts" not in name.lower():
+        name = f"Qwen3-TTS-12Hz-{facts.model_size}-{facts.model_type.replace('_', '')}"
+    paths = [file for file in sorted(directory.iterdir()) if file.is_file() and file != path]
+    own = Manifest(
         format_version=manifest.FORMAT_VERSION,
-        name=files.name,
+        name=name.lower(),
         device="cpu",
-        recipe=variant,
+        recipe=directory.name.rsplit("_", 1)[-1],
         precision={},
-        facts=files.facts,
-        talker=manifest.TalkerLayout(
-            num_layers=talker["num_hidden_layers"],
-            num_kv_heads=talker["num_key_value_heads"],
-            head_size=talker["head_dim"],
-            max_positions=files.facts.max_positions,
-            cache_type="float16" if variant == "fp16" else "float32",
-        ),
-        source=manifest.BundleSource(repo=files.model_id, revision=None, model_sha256=""),
+        facts=facts,
+        talker=layout,
+        source=manifest.BundleSource(repo=model_id, revision=None, model_sha256=""),
         builder_version=__version__,
-        files=tuple(_fingerprint(path) for path in paths if path.name != manifest.MANIFEST_NAME),
+        files=tuple(map(_fingerprint, paths)),
         quantization=(),
     )
+    return own, files, checkpoint
 
 
 def _fingerprint(path: Path) -> manifest.BundleFile:
@@ -165,57 +167,21 @@ def _fingerprint(path: Path) -> manifest.BundleFile:
     return manifest.BundleFile(path.name, status.st_size, hashlib.sha256(identity).hexdigest())
 
 
-def _read_files(directory: Path) -> _Files:
-    path = directory / manifest.MANIFEST_NAME
-    values = _read_json(path, ManifestError)
-    try:
-        # Only the last part, so that no name leads out of the bundle.
-        files = {name: Path(entry["filename"]).name for name, entry in values["sub_models"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(
-            f"{path} does not say which file holds which graph ({error!r}). Fetch the bundle again."
-        ) from error
-    model_id = str(values.get("model_id", ""))
-    checkpoint = _find_checkpoint(directory, model_id)
-    config = _read_json(checkpoint / "config.json")
-    codec_path = checkpoint / "speech_tokenizer" / "config.json"
-    codec_config = _read_json(codec_path) if codec_path.is_file() else dict(_PUBLISHED_CODEC)
-    generation = _read_json(checkpoint / "generation_config.json")
-    try:
-        facts = manifest.facts_from_checkpoint(config, codec_config, generation)
-    except CheckpointError as error:
-        raise BundleError(f"{checkpoint} does not fit: {error}") from error
-    kind = facts.model_type.replace("_", "")
-    name = model_id.rstrip("/").rsplit("/", 1)[-1] or f"Qwen3-TTS-12Hz-{facts.model_size}-{kind}"
-    return _Files(name.lower(), model_id, files, checkpoint, config, facts)
-
-
-def _find_checkpoint(directory: Path, model_id: str) -> Path:
+def _find_checkpoint(directory: Path, name: str) -> Path:
     """Return the first place that has every file: files of two models must not be mixed."""
     missing = {
-        place: [name for name in CHECKPOINT_FILES if not (place / name).is_file()]
+        place: [file for file in CHECKPOINT_FILES if not (place / file).is_file()]
         for place in (directory, directory.parent)
     }
     best = min(missing, key=lambda place: len(missing[place]))
-    if not missing[best]:
-        return best
-    name = model_id.rstrip("/").rsplit("/", 1)[-1]
-    repository = name if name.startswith("Qwen3-TTS") else "Qwen3-TTS-12Hz-..."
-    raise BundleError(
-        f"{directory} has the onnx-community layout, which needs files of the checkpoint; {best} "
-        f"has no {', '.join(missing[best])}. Put {', '.join(CHECKPOINT_FILES)} from "
-        f"https://huggingface.co/Qwen/{repository} into {directory.parent}."
-    )
-
-
-def _read_json(path: Path, error_class: type[BundleError] = BundleError) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise error_class(f"{path} cannot be read ({error}); fetch it again.") from error
-    if not isinstance(values, dict):
-        raise error_class(f"{path} is not a JSON object; fetch it again.")
-    return values
+    if missing[best]:
+        repository = name if name.startswith("Qwen3-TTS") else "Qwen3-TTS-12Hz-..."
+        raise BundleError(
+            f"{directory} has the onnx-community layout, which needs files of the checkpoint; "
+            f"{best} has no {', '.join(missing[best])}. Put {', '.join(CHECKPOINT_FILES)} from "
+            f"https://huggingface.co/Qwen/{repository} into {directory.parent}."
+        )
+    return best
 
 
 class _Graph:
@@ -235,8 +201,8 @@ class _Graph:
         }
         self.num_outputs = len(self._session.get_outputs())
 
-    def size(self, name: str, axis: int) -> int | None:
-        """Return the size of an input along an axis; None where the graph leaves it open."""
+    def size(self, name: str, axis: int) -> Any:
+        """Return the size of an input along an axis (int), or None where it is open."""
         size = self._shapes[name][axis]
         return size if isinstance(size, int) and size > 0 else None
 
@@ -265,12 +231,11 @@ class _Graph:
         ]
         return _as_float32(np.concatenate(single))
 
-    def error(self, problem: str) -> GraphInterfaceError:
+    def error(self, problem: str) -> errors.GraphInterfaceError:
         """Return an error about this graph; ``problem`` continues "FILE ..."."""
-        return GraphInterfaceError(
-            f"{self._path} {problem}: this program does not know such a graph of the "
-            "onnx-community layout. Fetch the bundle again, or build one from the checkpoint "
-            "(wyoming-qwen3tts build)."
+        return errors.GraphInterfaceError(
+            f"{self._path} {problem}: not a known graph of the onnx-community layout. Fetch the "
+            "bundle again, or build one from the checkpoint (wyoming-qwen3tts build)."
         )
 
 
@@ -300,18 +265,15 @@ class _ConcatenatingTalker:
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
         # The exporter named the cache by accident; only the order is reliable.
         past = [name for name in graph.types if name not in _TALKER_INPUTS]
-        if not past or len(past) % 2 or len(past) != graph.num_outputs - 2:
-            raise graph.error(
-                f"takes {len(past)} past keys and values and has {graph.num_outputs} outputs"
-            )
         sizes = {(graph.size(name, 1), graph.size(name, 3)) for name in past}
-        num_heads, head_size = sizes.pop()
-        if num_heads is None or head_size is None or sizes:
-            raise graph.error("does not say how wide its keys and values are")
+        if len(sizes) != 1 or len(past) % 2 or len(past) != graph.num_outputs - 2:
+            raise graph.error(
+                f"has {len(past)} past keys and values, {graph.num_outputs} outputs, widths {sizes}"
+            )
         graph.check_size("inputs_embeds", 2, facts.hidden_size)
+        self._num_heads, self._head_size = sizes.pop()
         self._graph = graph
         self._past_names = past
-        self._num_heads, self._head_size = num_heads, head_size
         self._facts = facts
         # Kept, because copying into fresh memory, page by page, takes seven times as long.
         self._scratch: list[AnyArray] = []
@@ -359,9 +321,8 @@ class _ConcatenatingTalker:
     def _copy_past(self, blocks: Sequence[AnyArray], lane: int, length: int) -> list[AnyArray]:
         """Return one lane's first positions, (1, H, length, K) for each block."""
         shape = (1, self._num_heads, length, self._head_size)
-        lane_size = blocks[0][0].size
-        if not self._scratch or len(self._scratch[0]) < lane_size:
-            self._scratch = [np.empty(lane_size, block.dtype) for block in blocks]
+        if not self._scratch or self._scratch[0].size < blocks[0][0].size:
+            self._scratch = [np.empty(block[0].size, block.dtype) for block in blocks]
         views = [scratch[: math.prod(shape)].reshape(shape) for scratch in self._scratch]
         for view, block in zip(views, blocks, strict=True):
             np.copyto(view, block[lane : lane + 1, :, :length])
@@ -375,7 +336,6 @@ class _TeacherForcedPredictor:
     """
 
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
-        graph.check_size("talker_hidden", 1, facts.hidden_size)
         graph.check_size("codec_ids", 1, facts.num_code_groups)
         self._graph = graph
         self._num_groups = facts.num_code_groups
@@ -388,64 +348,46 @@ class _TeacherForcedPredictor:
         failed = np.zeros(len(code0), np.bool_)
         controls = [(float(t), int(k), float(p)) for t, k, p in zip(*sampling[1:], strict=True)]
         for group in range(1, self._num_groups):
-            scores = self.group_logits(hidden, codes)[:, group - 1]
+            scores = self._graph.run_rows(talker_hidden=hidden, codec_ids=codes)
             for lane, uniform in enumerate(sampling.uniforms[:, group - 1].tolist()):
                 options = SamplingOptions(uniform > 0, *controls[lane])
-                processed = process_logits(scores[lane], frozenset(), options)
+                processed = process_logits(scores[lane, group - 1], frozenset(), options)
                 try:
                     codes[lane, group] = sample(processed, uniform)
-                except SynthesisError:
+                except errors.SynthesisError:
                     failed[lane] = True
         codes[failed] = -1
         return codes[:, 1:]
 
-    def group_logits(self, hidden: Float32Array, codes: Int64Array) -> Float32Array:
-        """Return scores (B, G - 1, C) of codes (B, G)."""
-        return self._graph.run_rows(talker_hidden=hidden, codec_ids=codes)
 
-
-class _WindowState(NamedTuple):
-    """What the decoder knows of an utterance; never changed in place."""
-
-    position: int
-    """Frames since the first window began."""
-    codes: Int64Array
-    """(n, G): the last of them."""
-
-
-class WindowedDecoder:
+class _WindowedDecoder:
     """``tok_decoder.onnx``: decodes windows of 25 frames without state.
 
-    Window w begins with frame 12 w, and a frame is taken from the first window that reaches it. So
-    its samples depend on the frames before it only, whatever the cut into calls, and frames behind
-    the first window have at least 13 frames of left context, the reach of the convolutions. Seams
-    are 0.96 s apart; 25 / 12 = 2.08 frames are decoded for each new one.
+    Window w begins with frame 12 w, and a frame is taken from the first window that reaches it:
+    its samples depend on earlier frames only, whatever the cut into calls. Frames behind the first
+    window have at least 13 frames of left context, the reach of the convolutions.
 
-    Signal-to-noise ratio of the frames behind a seam, random weights: 42 dB in the tiny model
-    (attention over 9 frames), 13 dB with the published dimensions (over 72 frames).
+    Signal-to-noise ratio behind a seam, random weights: 42 dB in the tiny model (attention over 9
+    frames), 13 dB with the published dimensions (over 72 frames).
     """
 
+    # Calls that need one run each: the first three add up to 13, later ones end with windows.
     chunk_ramp: tuple[int, ...] = (1, 4, 8, _HOP_FRAMES)
-    """Calls that need one run each: the first three add up to 13, later ones end with windows."""
 
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
-        """Wrap the graph."""
         graph.check_size("audio_codes", 1, _WINDOW_FRAMES)
-        graph.check_size("audio_codes", 2, facts.num_code_groups)
         self._graph = graph
         self._num_groups = facts.num_code_groups
         self._samples_per_frame = facts.samples_per_frame
 
     def initial_state(self) -> _WindowState:
-        """Return the state before the first frame."""
-        return _WindowState(0, np.zeros((0, self._num_groups), np.int64))
+        return 0, np.zeros((0, self._num_groups), np.int64)
 
     def decode(self, codes: Int64Array, state: _WindowState) -> tuple[Float32Array, _WindowState]:
-        """Decode codes (F, G), F >= 1, into samples (S,) in [-1, 1] and the next state."""
-        known = np.concatenate([state.codes, codes])
-        first_known = state.position - len(state.codes)
-        end = state.position + len(codes)
-        frame, pieces = state.position, []
+        position, recent = state
+        known = np.concatenate([recent, codes])
+        first_known, end = position - len(recent), position + len(codes)
+        frame, pieces = position, []
         while frame < end:
             # The first window that reaches the frame.
             start = max(0, -(-(frame + 1 - _WINDOW_FRAMES) // _HOP_FRAMES)) * _HOP_FRAMES
@@ -454,15 +396,12 @@ class WindowedDecoder:
             pieces.append(samples[(frame - start) * self._samples_per_frame :])
             frame = stop
         # The next frame's window begins at most this many frames before it.
-        return np.concatenate(pieces), _WindowState(end, known[-(_WINDOW_FRAMES - 1) :])
+        return np.concatenate(pieces), (end, known[-(_WINDOW_FRAMES - 1) :])
 
     def advance(self, codes: Int64Array, state: _WindowState) -> _WindowState:
-        """Return the state after codes (F, G), F >= 1; nothing is decoded.
-
-        Windows begin again: the last 12 frames are the left context of the first one.
-        """
-        known = np.concatenate([state.codes, codes])[-_HOP_FRAMES:]
-        return _WindowState(len(known), known)
+        # Windows begin again: the last 12 frames are the left context of the first one.
+        known = np.concatenate([state[1], codes])[-_HOP_FRAMES:]
+        return len(known), known
 
     def _run(self, codes: Int64Array) -> Float32Array:
         """Decode up to a window of codes (F, G) into samples (F * samples per frame,)."""
@@ -482,29 +421,23 @@ def _encode_codes(
 ) -> Int64Array:
     """Return codes (F, G) of mono samples (S,), one second (12.5 frames) at a time.
 
-    Windows lie on the grid of frames, only whole frames are kept, and all but the first begin with
-    9 frames of left context. The number of frames is exact, and so are the codes of the first
-    window. Later ones agree in 88 % to 96 % of group 0 (random tiny weights), since the exact
-    encoder attends over everything before.
+    Each window but the first has 9 frames of left context. The number of frames and the codes of
+    the first window are exact. Later ones agree in 88 % to 96 % of group 0 (random tiny weights),
+    since the exact encoder attends over everything before.
     """
     graphs.check_clip(samples, 1)
-    _LOGGER.warning(
-        "Clip encoder: this bundle encodes in windows of a second, so the codes are approximate; "
-        "a bundle built from the checkpoint encodes exactly"
-    )
+    _LOGGER.warning("Clip encoder: approximate; a bundle built from the checkpoint is exact")
     graph, per_frame = open_graph(), facts.samples_per_frame
     graph.check_size("audio", 2, _ENCODER_SAMPLES)
-    num_frames = -(-len(samples) // per_frame)
-    pieces, frame = [], 0
-    while frame < num_frames:
-        start = max(0, frame - _ENCODER_CONTEXT_FRAMES)
+    num_frames, whole_frames = -(-len(samples) // per_frame), _ENCODER_SAMPLES // per_frame
+    last_start = max(0, num_frames - _ENCODER_CONTEXT_FRAMES - 1)
+    pieces = []
+    for start in range(0, last_start + 1, whole_frames - _ENCODER_CONTEXT_FRAMES):
         part = samples[start * per_frame :][:_ENCODER_SAMPLES]
         audio = np.pad(part, (0, _ENCODER_SAMPLES - len(part)))[None, None]
-        codes = np.asarray(graph.run(audio=audio)[0], np.int64)[0]
-        stop = min(start + _ENCODER_SAMPLES // per_frame, num_frames)
-        pieces.append(codes[frame - start : stop - start, : facts.num_code_groups])
-        frame = stop
-    return np.concatenate(pieces)
+        codes = np.asarray(graph.run(audio=audio)[0], np.int64)[0, :whole_frames]
+        pieces.append(codes[_ENCODER_CONTEXT_FRAMES if start else 0 :, : facts.num_code_groups])
+    return np.concatenate(pieces)[:num_frames]
 
 
 def _embed_speaker(open_graph: Callable[[], _Graph], samples: Float32Array) -> Float32Array:

@@ -113,7 +113,7 @@ def _repair_surrogates(text: str) -> str:
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    vocabulary = _read_json_object(path)
+    vocabulary = read_json_object(path)
     for token, token_id in vocabulary.items():
         if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
             raise BundleError(f"{path}: the id of {token!r} is {token_id!r}, not a number.")
@@ -141,7 +141,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
 
 
 def _read_added_tokens(path: Path) -> dict[int, AddedToken]:
-    entries = _read_json_object(path).get("added_tokens_decoder")
+    entries = read_json_object(path).get("added_tokens_decoder")
     if not isinstance(entries, dict) or not entries:
         raise BundleError(f"{path} has no added_tokens_decoder; is it a Qwen3-TTS tokenizer?")
     tokens: dict[int, AddedToken] = {}
@@ -160,7 +160,12 @@ def _read_added_tokens(path: Path) -> dict[int, AddedToken]:
     return tokens
 
 
-def _read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        BundleError: The file is missing or damaged; the message names it.
+    """
     try:
         value = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
