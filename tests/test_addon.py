@@ -6,12 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from script._addon.drawing import draw_icon, draw_logo, read_png
-from script._addon.options import (
+from script._addon import (
     EXCLUDED_OPTIONS,
     VISIBLE_OPTIONS,
     render_config,
@@ -43,14 +41,6 @@ def config() -> dict[str, Any]:
 def test_generated_texts_are_up_to_date() -> None:
     assert (FOLDER / "config.yaml").read_text() == render_config(), HINT
     assert (FOLDER / "translations" / "en.yaml").read_text() == render_translation(), HINT
-
-
-def test_generated_pictures_are_up_to_date() -> None:
-    icon, logo = read_png(FOLDER / "icon.png"), read_png(FOLDER / "logo.png")
-
-    assert np.array_equal(icon, draw_icon()), HINT
-    assert np.array_equal(logo, draw_logo()), HINT
-    assert icon.shape[0] == icon.shape[1]
 
 
 def test_the_schema_is_one_that_the_supervisor_understands(config: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import RequestError
@@ -96,6 +96,23 @@ class SynthesisOptions:
             talker=replace(self.talker, do_sample=False),
             predictor=replace(self.predictor, do_sample=False),
         )
+
+    def with_sampling(
+        self, temperature: float | None, top_k: int | None, top_p: float | None
+    ) -> "SynthesisOptions":
+        """Return the options with other sampling of the talker; None changes nothing.
+
+        Temperature 0 is greedy. The code predictor keeps what its checkpoint asks for.
+        """
+        if temperature == 0:
+            return self.greedy()
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        changes: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        if temperature is not None:
+            changes["do_sample"] = True
+        return replace(self, talker=replace(self.talker, **changes))
 
 
 @dataclass(frozen=True)

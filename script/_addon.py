@@ -1,10 +1,11 @@
-"""The Home Assistant app's config.yaml and translations, made from the settings of the server.
+"""Writes the Home Assistant app's config.yaml and translations from the settings of the server.
 
 The app hands its options to the server as they are (options.json is a settings file), so every
 option is a setting of the same name, and the Supervisor checks what the server would check.
 """
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -12,6 +13,8 @@ import yaml
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.config import SETTINGS
 from wyoming_qwen3tts.settings import Setting
+
+FOLDER: Final = Path(__file__).parents[1] / "config" / "addon"
 
 EXCLUDED_OPTIONS: Final = {
     "uri": "the service sets it: Home Assistant looks for the app's port",
@@ -121,3 +124,13 @@ class _Dumper(yaml.SafeDumper):
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
         super().increase_indent(flow, indentless=False)
+
+
+def main() -> None:
+    """Write both files."""
+    (FOLDER / "config.yaml").write_text(render_config())
+    (FOLDER / "translations" / "en.yaml").write_text(render_translation())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What script/generate_addon writes into config/addon."""
