@@ -17,8 +17,9 @@ from wyoming_qwen3tts.models.registry import catalogue_models, find_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    "docs/docker.md",
-    "docs/home-assistant.md",
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))),
+    "README.md",
+    "DESIGN.md",
     "config/addon/DOCS.md",
     "config/addon/README.md",
 ]
@@ -57,7 +58,7 @@ def test_models_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/docker.md", "docs/home-assistant.md", "config/addon/DOCS.md"]
+    "page", ["docs/install.md", "docs/home-assistant.md", "config/addon/DOCS.md"]
 )
 def test_size_of_the_first_download_is_true(page: str) -> None:
     model = find_model("qwen3-tts-0.6b-customvoice")
