@@ -15,13 +15,18 @@ from tests.support.random_checkpoint.architecture import (
     REAL_CODEBOOK_SIZE,
     SPEAKER_IDS,
     SPECIAL_CODEC_IDS,
+    RandomCheckpointRecipe,
     codec_config,
     model_config,
 )
 from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
-from tests.support.random_checkpoint.recipe import RandomCheckpointRecipe
-from tests.support.random_checkpoint.safetensors import SafetensorsFile, write_safetensors
-from tests.support.random_checkpoint.values import ExactNormals, TensorSpec, ValueSource
+from tests.support.random_checkpoint.values import (
+    ExactNormals,
+    SafetensorsFile,
+    TensorSpec,
+    ValueSource,
+    write_safetensors,
+)
 from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer, load_tokenizer
 

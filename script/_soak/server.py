@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from script._environment import ROOT
-from tests.support.tiny_checkpoint import write_tiny_checkpoint
-from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
-from wyoming_qwen3tts.builder.recipe import uniform_recipe
+from tests.support.tiny_checkpoint import write_tiny_bundle
 
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
@@ -55,7 +53,9 @@ class ServerProcess:
         Raises:
             SoakError: It does not start.
         """
-        model = self._model or str(_random_bundle(Path(self._folder.name)))
+        model = self._model or str(
+            write_tiny_bundle(Path(self._folder.name) / "random" / "cpu_fp32", name="random")
+        )
         command = [
             *(sys.executable, "-m", "wyoming_qwen3tts", "--model", model),
             *("--uri", f"tcp://127.0.0.1:{self.port}", "--http", str(self.http_port)),
@@ -109,13 +109,6 @@ class ServerProcess:
         with urllib.request.urlopen(url, timeout=10) as answer:
             content: dict[str, int] = json.loads(answer.read())
         return content
-
-
-def _random_bundle(folder: Path) -> Path:
-    # A larger end-of-speech gain suits tests; this one speaks for some seconds.
-    checkpoint = write_tiny_checkpoint(folder / "checkpoint", eos_gain=0.8)
-    options = BuildOptions(recipe=uniform_recipe("fp32"), name="random")
-    return build_bundle(checkpoint, folder / "random" / "cpu_fp32", options)
 
 
 def _free_port() -> int:

@@ -21,10 +21,9 @@ import aiohttp
 from tests.acceptance.home_assistant import Answer, HomeAssistant, running_home_assistant
 from tests.acceptance.home_assistant_install import install_here, install_in_debian, unmount
 from tests.acceptance.server_process import ServerProcess, free_port
+from tests.support.tiny_checkpoint import write_tiny_bundle
 
 _LANGUAGES = {"zh", "en", "ja", "ko", "de", "fr", "ru", "pt", "es", "it"}
-# It has the published models' voices and languages, and is built in seconds.
-_MODEL = ("--model", "embedded-random")
 _FIRST_TO_STREAM = (2025, 7)
 _FIRST_AUDIO = re.compile(r"Spoke: .* sentences=[2-9] .*first_audio=([\d.]+)s")
 
@@ -184,7 +183,9 @@ class Acceptance:
 
     async def be_discovered(self) -> None:
         """A server that is announced on the network shows up by itself."""
-        other = ServerProcess(self._server.python, self._server.log, *_MODEL, "--zeroconf")
+        other = ServerProcess(
+            self._server.python, self._server.log, *self._server.flags, "--zeroconf"
+        )
         other.start(host="0.0.0.0")
         try:
             for _ in range(60):
@@ -293,7 +294,8 @@ async def check(hass: str, server_python: str, directory: Path) -> int:
         server_python: Interpreter of the environment that has our server.
         directory: Empty one, for both.
     """
-    server = ServerProcess(server_python, directory / "server.log", *_MODEL)
+    model = str(write_tiny_bundle(directory / "model" / "cpu_fp32"))
+    server = ServerProcess(server_python, directory / "server.log", "--model", model)
     server.start()
     try:
         config = directory / "config"

@@ -25,6 +25,7 @@ class ServerProcess:
         self.port = port or free_port()
         self.python = python
         self.log = log
+        self.flags = flags
         self._command = [python, "-m", "wyoming_qwen3tts", *flags]
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -15,17 +15,18 @@ from tests.support.random_checkpoint import (
     ModelSize,
     RandomCheckpoint,
     RandomCheckpointRecipe,
-    cli,
+    writer,
 )
 from tests.support.random_checkpoint.architecture import codec_config, model_config
 from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
-from tests.support.random_checkpoint.safetensors import SafetensorsFile, to_bfloat16
 from tests.support.random_checkpoint.values import (
     POOL_VALUES,
     PooledNormals,
+    SafetensorsFile,
     TensorSpec,
     Values,
     ValueSource,
+    to_bfloat16,
 )
 from tests.support.random_checkpoint.vocabulary import build_vocabulary
 from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
@@ -274,8 +275,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     output = tmp_path / "new" / "tiny"
     arguments = ["--preset", "tiny", "--type", "base", "--size", "1.7B", str(output)]
 
-    assert cli.main(arguments) == 0
+    assert writer.main(arguments) == 0
     assert "MB" in capsys.readouterr().out
     assert read_safetensors(output / "model.safetensors")["speaker_encoder.fc.bias"].shape == (96,)
-    assert cli.main(arguments) == 1
+    assert writer.main(arguments) == 1
     assert "remove it" in capsys.readouterr().err

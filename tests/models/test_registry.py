@@ -2,9 +2,8 @@ import pytest
 
 from tests.support.hub_fixtures import CHECKPOINT_PATHS
 from tests.support.random_checkpoint import PUBLISHED, RandomCheckpointRecipe
-from tests.support.random_checkpoint.architecture import codec_config, model_config
+from tests.support.random_checkpoint.architecture import TEMPLATES, codec_config, model_config
 from tests.support.random_checkpoint.vocabulary import build_vocabulary
-from tests.support.random_checkpoint.writer import _GENERATION_CONFIG
 from wyoming_qwen3tts.models.registry import (
     catalogue_models,
     expected_facts,
@@ -50,7 +49,7 @@ def test_the_codec_is_one_file():
 def test_expected_facts_are_those_of_the_published_configuration(size, model_type):
     recipe = RandomCheckpointRecipe(model_type=model_type, model_size=size, preset="real")
     config = model_config(recipe, build_vocabulary("real"))
-    facts = facts_from_checkpoint(config, codec_config(recipe), _GENERATION_CONFIG)
+    facts = facts_from_checkpoint(config, codec_config(recipe), TEMPLATES["generation_config"])
     assert expected_facts(MODELS[size, model_type]) == facts
 
 

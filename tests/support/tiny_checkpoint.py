@@ -1,5 +1,6 @@
-"""Tiny seeded checkpoints for tests, written by the project's own writer."""
+"""Tiny seeded checkpoints and bundles, written by the project's own code."""
 
+import tempfile
 from pathlib import Path
 
 from tests.support.random_checkpoint import (
@@ -8,6 +9,8 @@ from tests.support.random_checkpoint import (
     RandomCheckpoint,
     RandomCheckpointRecipe,
 )
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+from wyoming_qwen3tts.builder.recipe import uniform_recipe
 from wyoming_qwen3tts.runtime.manifest import ModelType
 
 # Checkpoint name -> its size and type, as the five published repositories.
@@ -44,3 +47,12 @@ def write_tiny_checkpoint(
     )
     RandomCheckpoint(recipe).write(directory)
     return directory
+
+
+def write_tiny_bundle(directory: Path, name: str = "tiny") -> Path:
+    """Build the float32 bundle of a tiny CustomVoice model: nine voices, ten languages, noise."""
+    with tempfile.TemporaryDirectory() as scratch:
+        # A low gain gives utterances long enough to hear.
+        checkpoint = write_tiny_checkpoint(Path(scratch) / "checkpoint", eos_gain=0.8)
+        options = BuildOptions(recipe=uniform_recipe("fp32"), name=name, force=True)
+        return build_bundle(checkpoint, directory, options)

@@ -1,10 +1,10 @@
-"""Random checkpoints in the official layout, for tests, benchmarks and first starts.
+"""Random checkpoints in the official layout, for tests, benchmarks and trials.
 
 They speak noise, but every file, name, shape and special id is where the published checkpoints have
-it, so that builder and runtime take them like real ones. Needs numpy alone.
+it, so that builder and runtime take them like real ones.
 """
 
-from tests.support.random_checkpoint.recipe import (
+from tests.support.random_checkpoint.architecture import (
     PUBLISHED,
     ModelSize,
     Preset,

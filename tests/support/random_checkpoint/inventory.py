@@ -7,8 +7,8 @@ modeling_qwen3_tts_tokenizer_v2.py; transformers modeling_mimi.py.
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.random_checkpoint.architecture import SPEAKER_ENCODER_DEFAULTS
 from tests.support.random_checkpoint.values import TensorSpec, Values
+from wyoming_qwen3tts.builder.config import SPEAKER_ENCODER_DEFAULTS
 
 Specs = Iterator[TensorSpec]
 

@@ -6,44 +6,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from tests.support.random_checkpoint.recipe import Preset
+from tests.support.random_checkpoint.architecture import TEMPLATES, Preset
 
 # In the order of their ids, which follow the vocabulary's last one.
-SPECIAL_TOKENS: Final = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<|fim_prefix|>",
-    "<|fim_middle|>",
-    "<|fim_suffix|>",
-    "<|fim_pad|>",
-    "<|repo_name|>",
-    "<|file_sep|>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-    "<|audio_start|>",
-    "<|audio_end|>",
-    "<tts_pad>",
-    "<tts_text_bos>",
-    "<tts_text_eod>",
-    "<tts_text_bos_single>",
-    "<|audio_pad|>",
-)
+SPECIAL_TOKENS: Final[tuple[str, ...]] = tuple(TEMPLATES["special_tokens"])
 # The added tokens that the published file does not flag as special.
 _UNFLAGGED_TOKENS: Final = frozenset(SPECIAL_TOKENS[14:26])
 # The prompt's slices count on each of these being one token.
@@ -86,32 +52,16 @@ class Vocabulary:
 
     def tokenizer_config(self) -> dict[str, Any]:
         """Return ``tokenizer_config.json``."""
+        flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+        special = [token for token in SPECIAL_TOKENS if token not in _UNFLAGGED_TOKENS]
+        added = {
+            str(token_id): {"content": token, **flags, "special": token in special}
+            for token, token_id in self.special_ids.items()
+        }
         return {
-            "add_bos_token": False,
-            "add_prefix_space": False,
-            "added_tokens_decoder": {
-                str(token_id): {
-                    "content": token,
-                    "lstrip": False,
-                    "normalized": False,
-                    "rstrip": False,
-                    "single_word": False,
-                    "special": token not in _UNFLAGGED_TOKENS,
-                }
-                for token, token_id in self.special_ids.items()
-            },
-            "additional_special_tokens": [
-                token for token in SPECIAL_TOKENS[1:] if token not in _UNFLAGGED_TOKENS
-            ],
-            "bos_token": None,
-            "clean_up_tokenization_spaces": False,
-            "eos_token": "<|im_end|>",
-            "errors": "replace",
-            "model_max_length": 131072,
-            "pad_token": "<|endoftext|>",
-            "split_special_tokens": False,
-            "tokenizer_class": "Qwen2Tokenizer",
-            "unk_token": None,
+            **TEMPLATES["tokenizer_config"],
+            "added_tokens_decoder": added,
+            "additional_special_tokens": special[1:],
         }
 
 

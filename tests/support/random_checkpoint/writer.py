@@ -1,65 +1,40 @@
 """Write a random checkpoint in the official layout: same files, names, types and shapes."""
 
+import argparse
 import json
-import os
-import shutil
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, get_args
 
-from tests.support.random_checkpoint.architecture import codec_config, model_config
-from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
-from tests.support.random_checkpoint.recipe import RandomCheckpointRecipe
-from tests.support.random_checkpoint.safetensors import (
-    SafetensorsFile,
-    write_safetensors,
+from tqdm import tqdm
+
+from tests.support.random_checkpoint.architecture import (
+    TEMPLATES,
+    ModelSize,
+    Preset,
+    RandomCheckpointRecipe,
+    codec_config,
+    model_config,
 )
+from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
 from tests.support.random_checkpoint.values import (
     ExactNormals,
     Normals,
     PooledNormals,
+    SafetensorsFile,
     ValueSource,
+    write_safetensors,
 )
-from tests.support.random_checkpoint.vocabulary import Vocabulary, build_vocabulary
+from tests.support.random_checkpoint.vocabulary import build_vocabulary
 from wyoming_qwen3tts.errors import BuildError
+from wyoming_qwen3tts.files import atomic_directory
+from wyoming_qwen3tts.runtime.manifest import MODEL_TYPES
 
 CODEC_DIRECTORY: Final = "speech_tokenizer"
 # Added to the seed, so that codec and language model never share values.
 _CODEC_SEED_OFFSET: Final = 1000
-# The published sampling defaults and the files that are the same in every published checkpoint.
-_GENERATION_CONFIG: Final = {
-    "do_sample": True,
-    "repetition_penalty": 1.05,
-    "temperature": 0.9,
-    "top_p": 1.0,
-    "top_k": 50,
-    "subtalker_dosample": True,
-    "subtalker_temperature": 0.9,
-    "subtalker_top_p": 1.0,
-    "subtalker_top_k": 50,
-    "max_new_tokens": 8192,
-}
-_TEXT_PREPROCESSOR: Final = {
-    "padding_side": "left",
-    "padding_value": 0.0,
-    "processor_class": "Qwen3TTSProcessor",
-    "return_attention_mask": True,
-}
-_AUDIO_PREPROCESSOR: Final = {
-    "chunk_length_s": None,
-    "feature_extractor_type": "EncodecFeatureExtractor",
-    "feature_size": 1,
-    "overlap": None,
-    "padding_side": "right",
-    "padding_value": 0.0,
-    "return_attention_mask": True,
-    "sampling_rate": 24000,
-}
-_HUB_CONFIGURATION: Final = {
-    "framework": "pytorch",
-    "task": "feature-extraction",
-    "allow_remote": True,
-}
 
 
 class RandomCheckpoint:
@@ -68,9 +43,9 @@ class RandomCheckpoint:
     def __init__(self, recipe: RandomCheckpointRecipe) -> None:
         """Lay out configuration, vocabulary and tensors."""
         self._recipe = recipe
-        self._vocabulary: Vocabulary = build_vocabulary(recipe.preset)
-        self._model_config: dict[str, Any] = model_config(recipe, self._vocabulary)
-        self._codec_config: dict[str, Any] = codec_config(recipe)
+        self._vocabulary = build_vocabulary(recipe.preset)
+        self._model_config = model_config(recipe, self._vocabulary)
+        self._codec_config = codec_config(recipe)
         self._model_file = SafetensorsFile(
             model_tensors(self._model_config),
             "BF16",
@@ -86,7 +61,7 @@ class RandomCheckpoint:
         """Bytes of tensor values that ``write`` will report in all."""
         return self._model_file.num_bytes + self._codec_file.num_bytes
 
-    def write(self, directory: Path, on_written: Callable[[int], None] | None = None) -> None:
+    def write(self, directory: Path, on_written: Callable[[int], object] | None = None) -> None:
         """Write the checkpoint; ``directory`` appears complete or not at all.
 
         Args:
@@ -100,31 +75,28 @@ class RandomCheckpoint:
             directory.rmdir()
         if directory.exists():
             raise BuildError(f"{directory} exists; remove it or choose another directory.")
-        partial = directory.with_name(f".{directory.name}.partial-{os.getpid()}")
         try:
-            (partial / CODEC_DIRECTORY).mkdir(parents=True)
-            self._write_texts(partial)
-            self._write_tensors(partial, on_written or (lambda _num_bytes: None))
-            partial.rename(directory)
+            with atomic_directory(directory) as partial:
+                (partial / CODEC_DIRECTORY).mkdir()
+                self._write_texts(partial)
+                self._write_tensors(partial, on_written or (lambda _num_bytes: None))
         except OSError as error:
             raise BuildError(f"Cannot write {directory}: {error}.") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
     def _write_texts(self, directory: Path) -> None:
         codec = directory / CODEC_DIRECTORY
         _write_json(directory / "config.json", self._model_config)
-        _write_json(directory / "generation_config.json", _GENERATION_CONFIG)
-        _write_json(directory / "preprocessor_config.json", _TEXT_PREPROCESSOR)
+        _write_json(directory / "generation_config.json", TEMPLATES["generation_config"])
+        _write_json(directory / "preprocessor_config.json", TEMPLATES["text_preprocessor"])
         _write_json(directory / "tokenizer_config.json", self._vocabulary.tokenizer_config())
         _write_json(directory / "vocab.json", self._vocabulary.ids, indent=None)
         merges = self._vocabulary.merges_text()
         (directory / "merges.txt").write_text(merges, encoding="utf-8")
         _write_json(codec / "config.json", self._codec_config)
-        _write_json(codec / "configuration.json", _HUB_CONFIGURATION, indent=None)
-        _write_json(codec / "preprocessor_config.json", _AUDIO_PREPROCESSOR)
+        _write_json(codec / "configuration.json", TEMPLATES["hub_configuration"], indent=None)
+        _write_json(codec / "preprocessor_config.json", TEMPLATES["audio_preprocessor"])
 
-    def _write_tensors(self, directory: Path, on_written: Callable[[int], None]) -> None:
+    def _write_tensors(self, directory: Path, on_written: Callable[[int], object]) -> None:
         recipe = self._recipe
         seed, codec_seed = recipe.seed, recipe.seed + _CODEC_SEED_OFFSET
         normals: Normals = ExactNormals() if recipe.preset == "tiny" else PooledNormals(seed)
@@ -146,3 +118,65 @@ class RandomCheckpoint:
 
 def _write_json(path: Path, value: object, *, indent: int | None = 2) -> None:
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=False), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write one checkpoint; return the exit status."""
+    options = _parser().parse_args(arguments)
+    started_s = time.monotonic()
+    try:
+        recipe = RandomCheckpointRecipe(
+            model_type=options.type,
+            model_size=options.size,
+            preset=options.preset,
+            seed=options.seed,
+            num_code_groups=options.code_groups,
+            eos_gain=options.eos_gain,
+        )
+        checkpoint = RandomCheckpoint(recipe)
+        with tqdm(
+            total=checkpoint.num_bytes,
+            unit="B",
+            unit_scale=True,
+            disable=options.preset == "tiny" or not sys.stderr.isatty(),
+        ) as progress:
+            checkpoint.write(options.output, progress.update)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    elapsed_s = time.monotonic() - started_s
+    print(f"{options.output}: {checkpoint.num_bytes / 1e6:.1f} MB in {elapsed_s:.1f} s")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    defaults = RandomCheckpointRecipe()
+    parser = argparse.ArgumentParser(
+        prog="make_checkpoint",
+        description="Write a checkpoint of seeded random weights in the official layout. It speaks "
+        "noise, but builds and runs like a real one.",
+    )
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="a directory yet to be made")
+    parser.add_argument("--size", choices=get_args(ModelSize), default=defaults.model_size)
+    parser.add_argument("--type", choices=MODEL_TYPES, default=defaults.model_type)
+    parser.add_argument(
+        "--preset",
+        choices=get_args(Preset),
+        default="real",
+        help="the published dimensions (2.5 or 4.5 GB) or tiny ones (2.5 MB); default: real",
+    )
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument(
+        "--code-groups", type=int, default=defaults.num_code_groups, help="default: 16"
+    )
+    parser.add_argument(
+        "--eos-gain",
+        type=float,
+        default=defaults.eos_gain,
+        help="factor on the end-of-speech row; 0 speaks until the limit; default: 2.2",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
