@@ -15,8 +15,8 @@ from tests.support.random_checkpoint import (
     ModelSize,
     RandomCheckpoint,
     RandomCheckpointRecipe,
-    writer,
 )
+from tests.support.random_checkpoint.__main__ import main
 from tests.support.random_checkpoint.architecture import codec_config, model_config
 from tests.support.random_checkpoint.inventory import codec_tensors, model_tensors
 from tests.support.random_checkpoint.values import (
@@ -275,8 +275,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     output = tmp_path / "new" / "tiny"
     arguments = ["--preset", "tiny", "--type", "base", "--size", "1.7B", str(output)]
 
-    assert writer.main(arguments) == 0
+    assert main(arguments) == 0
     assert "MB" in capsys.readouterr().out
     assert read_safetensors(output / "model.safetensors")["speaker_encoder.fc.bias"].shape == (96,)
-    assert writer.main(arguments) == 1
+    assert main(arguments) == 1
     assert "remove it" in capsys.readouterr().err

@@ -231,7 +231,7 @@ class SafetensorsFile:
 
 
 def write_safetensors(
-    path: Path, content: SafetensorsFile, blocks: BlockSource, on_written: Callable[[int], None]
+    path: Path, content: SafetensorsFile, blocks: BlockSource, on_written: Callable[[int], object]
 ) -> None:
     """Write a file in one pass.
 
