@@ -1,6 +1,7 @@
 """Tiny checkpoints and their graphs, built once for all tests."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,9 @@ import pytest
 from tests.oracle.language_model import OracleLanguageModel
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
+from wyoming_qwen3tts.builder.graphs.code_predictor import build_code_predictor
+from wyoming_qwen3tts.builder.graphs.lm import build_talker
 from wyoming_qwen3tts.builder.recipe import Precision, uniform_recipe
-from wyoming_qwen3tts.builder.talker import build_talker
-from wyoming_qwen3tts.builder.weights import Numerics
 
 CheckpointFactory = Callable[..., Path]
 
@@ -44,23 +44,13 @@ def talker_path(
     tiny: CheckpointFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """Return the path of a tiny talker's graph."""
-    made: dict[tuple[str, str], Path] = {}
 
+    @cache
     def path(model_size: str = "0.6B", precision: Precision = "fp32") -> Path:
-        key = (model_size, precision)
-        if key not in made:
-            directory = tmp_path_factory.mktemp("talker")
-            checkpoint = Checkpoint.open(tiny(model_size))
-            recipe = uniform_recipe(precision)
-            build_talker(
-                checkpoint.main,
-                checkpoint.talker,
-                recipe.talker,
-                Numerics(block_size=recipe.block_size),
-                directory,
-            )
-            made[key] = directory / "talker.onnx"
-        return made[key]
+        directory = tmp_path_factory.mktemp("talker")
+        checkpoint = Checkpoint.open(tiny(model_size))
+        build_talker(checkpoint.main, checkpoint.talker, uniform_recipe(precision), directory)
+        return directory / "talker.onnx"
 
     return path
 
@@ -70,27 +60,16 @@ def predictor_path(
     tiny: CheckpointFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """Return the path of a tiny code predictor's graph."""
-    made: dict[tuple[str, int, str], Path] = {}
 
+    @cache
     def path(
-        model_size: str = "0.6B",
-        num_code_groups: int = 16,
-        precision: Precision = "fp32",
+        model_size: str = "0.6B", num_code_groups: int = 16, precision: Precision = "fp32"
     ) -> Path:
-        key = (model_size, num_code_groups, precision)
-        if key not in made:
-            directory = tmp_path_factory.mktemp("predictor")
-            checkpoint = Checkpoint.open(tiny(model_size, num_code_groups))
-            recipe = uniform_recipe(precision)
-            build_code_predictor(
-                checkpoint.main,
-                checkpoint.code_predictor,
-                recipe.code_predictor,
-                Numerics(block_size=recipe.block_size),
-                directory,
-            )
-            made[key] = directory / "code_predictor.onnx"
-        return made[key]
+        directory = tmp_path_factory.mktemp("predictor")
+        checkpoint = Checkpoint.open(tiny(model_size, num_code_groups))
+        config, recipe = checkpoint.code_predictor, uniform_recipe(precision)
+        build_code_predictor(checkpoint.main, config, recipe, directory)
+        return directory / "code_predictor.onnx"
 
     return path
 

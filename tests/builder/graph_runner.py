@@ -26,9 +26,8 @@ class TalkerGraph:
         self.cache = {}
         for value in self.session.get_inputs():
             if value.name.startswith("past_"):
-                dtype = np.float16 if "float16" in value.type else np.float32
                 _, heads, _, width = value.shape
-                self.cache[value.name] = np.zeros((num_lanes, heads, capacity, width), dtype)
+                self.cache[value.name] = np.zeros((num_lanes, heads, capacity, width), np.float32)
 
     def prefill(self, embeddings: Any, lane: int = 0) -> tuple[Any, Any]:
         """Append (T, D) to one lane; return logits (C + 1,) and hidden (D,)."""

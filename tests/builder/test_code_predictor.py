@@ -60,6 +60,17 @@ def test_lanes_do_not_disturb_each_other(predictor_path, oracle, rng):
         np.testing.assert_array_equal(alone[0], together[lane])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_lane_without_finite_scores_gets_no_codes(value, predictor_path, oracle, rng):
+    graph = PredictorGraph(predictor_path())
+    hidden = random_hidden(oracle(), rng, 3)
+    expected, _ = graph(hidden, [1, 2, 3])
+    hidden[1, 7] = value
+    codes, _ = graph(hidden, [1, 2, 3])
+    np.testing.assert_array_equal(codes[1], -1)
+    np.testing.assert_array_equal(codes[[0, 2]], expected[[0, 2]])
+
+
 def official_probabilities(scores, temperature, top_k, top_p):
     """Return probabilities (C,) as the official processors make them, in their order.
 

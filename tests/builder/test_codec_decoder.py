@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.oracle.codec_decoder import OracleCodecDecoder
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
+from wyoming_qwen3tts.builder.graphs.codec import IGNORED_TENSORS, build_codec_decoder
 from wyoming_qwen3tts.errors import CheckpointError
 from wyoming_qwen3tts.runtime.graphs import OnnxCodecDecoder, open_session
 
@@ -120,6 +120,12 @@ def noise_ratio_db(samples, reference):
     return 10 * np.log10((reference**2).mean() / ((samples - reference) ** 2).mean())
 
 
+def calibration_codes(checkpoint):
+    config = checkpoint.codec_decoder
+    shape = (64, config.num_quantizers)
+    return np.random.default_rng(0).integers(0, config.codebook_size, shape)
+
+
 @pytest.fixture(scope="module")
 def int8_decoder(case):
     """The int8 decoder of the case with 16 groups."""
@@ -127,7 +133,8 @@ def int8_decoder(case):
     directory = root / "int8"
     directory.mkdir()
     checkpoint = Checkpoint.open(root / "checkpoint")
-    build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory, precision="int8")
+    codes = calibration_codes(checkpoint)
+    build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory, codes)
     path = directory / "codec_decoder.onnx"
     return OnnxCodecDecoder(path, 2), directory
 
@@ -153,7 +160,8 @@ def test_int8_in_chunks_differs_by_less_than_its_rounding(size, int8_decoder, ca
 def test_int8_builds_are_equal_and_leave_nothing_behind(int8_decoder, case, tmp_path):
     root = case(16).directory
     checkpoint = Checkpoint.open(root / "checkpoint")
-    build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, tmp_path, precision="int8")
+    codes = calibration_codes(checkpoint)
+    build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, tmp_path, codes)
     names = ["codec_decoder.onnx", "codec_decoder.onnx.data"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:

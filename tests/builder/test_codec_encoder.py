@@ -8,8 +8,8 @@ import pytest
 from tests.oracle.codec_encoder import OracleCodecEncoder
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS
-from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder, ignored_encoder_tensors
+from wyoming_qwen3tts.builder.graphs.codec import IGNORED_TENSORS
+from wyoming_qwen3tts.builder.graphs.encoders import build_codec_encoder, ignored_encoder_tensors
 from wyoming_qwen3tts.errors import CheckpointError
 from wyoming_qwen3tts.runtime.graphs import encode_codes
 
@@ -85,14 +85,14 @@ def repeat_centroids(path, source):
     data = path.with_suffix(".onnx.data")
     blob = bytearray(data.read_bytes())
     for tensor in model.graph.initializer:
-        if not tensor.name.endswith((".turned", ".norms", ".centroids")):
+        if not tensor.name.endswith((".transposed", ".norms", ".centroids")):
             continue
         entry = {item.key: item.value for item in tensor.external_data}
         start, size = int(entry["offset"]), int(entry["length"])
         dtype = np.float32 if tensor.name.endswith(".centroids") else np.float64
         array = np.frombuffer(blob, dtype, size // dtype().itemsize, start).reshape(tensor.dims)
         array = array.copy()
-        view = array.T if tensor.name.endswith(".turned") else array
+        view = array.T if tensor.name.endswith(".transposed") else array
         half = len(view) // 2
         view[half:] = view[:half]
         blob[start : start + size] = array.tobytes()

@@ -3,14 +3,29 @@
 import numpy as np
 import pytest
 
-from wyoming_qwen3tts.builder import codec_layers
-from wyoming_qwen3tts.builder.graph import GraphBuilder
+from wyoming_qwen3tts.builder.config import TransformerConfig
+from wyoming_qwen3tts.builder.graphs.codec import snake, snake_parameters
+from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder
+from wyoming_qwen3tts.builder.graphs.tensor_graph import TensorGraph
 from wyoming_qwen3tts.runtime.graphs import open_session
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(11)
+
+
+def transformer(num_kv_heads):
+    return TransformerConfig(
+        hidden_size=24,
+        intermediate_size=48,
+        num_layers=1,
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        head_size=6,
+        norm_eps=1e-5,
+        rope_theta=1e4,
+    )
 
 
 def evaluate(tmp_path, build, rank, **inputs):
@@ -21,7 +36,6 @@ def evaluate(tmp_path, build, rank, **inputs):
             for name, array in inputs.items()
         ]
         graph.output(build(graph, *values), "result", np.float32, [None] * rank)
-        graph.save()
     session = open_session(graph.path, num_threads=2)
     return session.run(None, inputs)[0]
 
@@ -31,11 +45,10 @@ def test_snake_stays_within_a_millionth_over_many_periods(tmp_path):
     alpha = np.linspace(-1.0, 1.0, width, dtype=np.float32)[:, None]
     beta = np.linspace(1.0, -1.0, width, dtype=np.float32)[:, None]
     x = np.tile(np.linspace(-20, 20, 20001, dtype=np.float32), (width, 1))
-    parameters = codec_layers.SnakeParameters.from_logarithms(alpha, beta)
+    phase, amplitude = snake_parameters(alpha, beta)
 
     def build(graph, x):
-        half_turns = graph.op("Mul", [x, graph.constant(parameters.half_turns, np.float32)])
-        return codec_layers.add_squared_sine(graph, x, half_turns, "act", parameters.amplitude)
+        return snake(graph, x, x * phase.astype(np.float32), "act", amplitude)
 
     got = evaluate(tmp_path, build, 2, x=x)
     a, b = np.exp(alpha.astype(np.float64)), np.exp(beta.astype(np.float64)) + 1e-9
@@ -46,22 +59,22 @@ def test_snake_stays_within_a_millionth_over_many_periods(tmp_path):
     np.testing.assert_allclose(got[:, near], exact[:, near], atol=5e-6)
 
 
-def test_rotary_tables_are_exact_for_late_positions(tmp_path):
-    positions = np.array([0, 1, 71, 8000, 1_000_003], np.int64)
+@pytest.mark.parametrize("start", [0, 71, 8000, 1_000_003])
+def test_rotary_tables_are_exact_for_late_positions(start, tmp_path):
+    def build(graph, start):
+        tables = TensorGraph(graph, None, "").rotary(start, 2, transformer(1))
+        return graph.op("Concat", tables, axis=0)
 
-    def build(graph, positions):
-        tables = codec_layers.rotary(graph, positions, head_size=8, theta=1e4)
-        return graph.op("Concat", [tables.cosine, tables.sine], axis=0)
-
-    got = evaluate(tmp_path, build, 3, positions=positions)
-    angles = positions[:, None] * 1e4 ** -(np.arange(0, 8, 2) / 8)
+    got = evaluate(tmp_path, build, 3, start=np.array(start))
+    positions = np.array([start, start + 1])
+    angles = positions[:, None] * 1e4 ** -(np.arange(0, 6, 2) / 6)
     np.testing.assert_allclose(got, [np.cos(angles), np.sin(angles)], atol=1e-6)
 
 
 @pytest.mark.parametrize("window", [None, 2, 3])
 def test_mask_shows_the_past_within_the_window(window, tmp_path):
     def build(graph, queries, keys):
-        return codec_layers.causal_mask(graph, queries, keys, window)
+        return TensorGraph(graph, None, "").causal_mask(queries, keys, window)
 
     got = evaluate(tmp_path, build, 2, queries=np.array(3), keys=np.array(5))
     expected = [
@@ -80,27 +93,10 @@ def test_query_heads_share_key_heads(num_kv_heads, tmp_path, rng):
     mask[0, 4] = -1e30
 
     def build(graph, *inputs):
-        return codec_layers.attend(
-            graph, *inputs, num_heads=heads, num_kv_heads=num_kv_heads, head_size=head_size
-        )
+        return TensorGraph(graph, None, "").attend(*inputs, transformer(num_kv_heads))
 
     got = evaluate(tmp_path, build, 2, query=query, key=key, value=value, mask=mask)
     key, value = (np.repeat(x, heads // num_kv_heads, axis=1) for x in (key, value))
     scores = np.exp(query @ key.transpose(0, 1, 3, 2) + mask)
     mixed = scores / scores.sum(-1, keepdims=True) @ value
     np.testing.assert_allclose(got, mixed[0].transpose(1, 0, 2).reshape(3, -1), atol=1e-6)
-
-
-@pytest.mark.parametrize("taps_per_phase", [1, 2])
-def test_polyphase_is_the_transposed_convolution(taps_per_phase, rng):
-    rate, width_in, width_out, count = 3, 2, 4, 5
-    kernel = rng.standard_normal((width_in, width_out, rate * taps_per_phase))
-    x = rng.standard_normal((count, width_in))
-    full = np.zeros((rate * (count + taps_per_phase - 1), width_out))
-    for time, row in enumerate(x):
-        full[rate * time : rate * (time + taps_per_phase)] += np.einsum("i,iok->ko", row, kernel)
-    phases = codec_layers.polyphase(kernel, rate)
-    padded = np.concatenate([np.zeros((taps_per_phase - 1, width_in)), x])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, taps_per_phase, axis=0)
-    outputs = np.einsum("roin,tin->tro", phases, windows).reshape(-1, width_out)
-    np.testing.assert_allclose(outputs, full[: rate * count])

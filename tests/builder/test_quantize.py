@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wyoming_qwen3tts.builder.quantize import (
+from wyoming_qwen3tts.builder.graphs.quantize import (
     MAX_SNR_DB,
     block_size_for,
     dequantize,

@@ -7,9 +7,13 @@ import pytest
 
 from tests.oracle.speaker_encoder import OracleSpeakerEncoder
 from tests.oracle.speaker_encoder import mel_filters as oracle_mel_filters
-from wyoming_qwen3tts.builder import mel
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.speaker_encoder import build_speaker_encoder
+from wyoming_qwen3tts.builder.graphs.encoders import (
+    WINDOW_SAMPLES,
+    build_speaker_encoder,
+    mel_filters,
+    windowed_dft,
+)
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.graphs import MIN_SPEAKER_SAMPLES, embed_speaker
 
@@ -63,13 +67,13 @@ def test_too_short_a_clip_is_refused(encoders):
 
 
 def test_mel_filters_equal_the_oracle():
-    filters = mel.mel_filters(128, 24000)
+    filters = mel_filters(128, 24000)
     np.testing.assert_allclose(filters.T, oracle_mel_filters(), atol=1e-8)
 
 
 def test_windowed_dft_is_the_spectrum_of_a_periodic_hann_window():
-    frame = np.random.default_rng(0).standard_normal(mel.WINDOW_SAMPLES)
-    window = np.hanning(mel.WINDOW_SAMPLES + 1)[:-1]
+    frame = np.random.default_rng(0).standard_normal(WINDOW_SAMPLES)
+    window = np.hanning(WINDOW_SAMPLES + 1)[:-1]
     spectrum = np.fft.rfft(frame * window)
-    got = frame @ mel.windowed_dft()
+    got = frame @ windowed_dft()
     np.testing.assert_allclose(got, np.concatenate([spectrum.real, spectrum.imag]), atol=1e-10)

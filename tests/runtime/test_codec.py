@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.codec_decoder import build_codec_decoder
-from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder
-from wyoming_qwen3tts.builder.graph import GraphBuilder
+from wyoming_qwen3tts.builder.graphs.codec import build_codec_decoder
+from wyoming_qwen3tts.builder.graphs.encoders import build_codec_encoder
+from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder
 from wyoming_qwen3tts.errors import GraphInterfaceError, VoiceError
 from wyoming_qwen3tts.runtime.graphs import OnnxCodecDecoder, embed_speaker, encode_codes
 
@@ -91,8 +91,7 @@ def write_graph(directory, inputs, outputs):
         for name, dtype in inputs.items():
             graph.input(name, dtype, ["N"])
         for name in outputs:
-            graph.output(graph.constant([0.0], np.float32), name, np.float32, [1])
-        graph.save()
+            graph.output(graph.op("Identity", [0.0]), name, np.float32, [1])
     return graph.path
 
 

@@ -11,14 +11,16 @@ import numpy as np
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.code_predictor import build_code_predictor
-from wyoming_qwen3tts.builder.codec_decoder import IGNORED_TENSORS, build_codec_decoder
-from wyoming_qwen3tts.builder.codec_encoder import build_codec_encoder, ignored_encoder_tensors
+from wyoming_qwen3tts.builder.graphs.code_predictor import build_code_predictor
+from wyoming_qwen3tts.builder.graphs.codec import IGNORED_TENSORS, build_codec_decoder
+from wyoming_qwen3tts.builder.graphs.encoders import (
+    build_codec_encoder,
+    build_speaker_encoder,
+    ignored_encoder_tensors,
+)
+from wyoming_qwen3tts.builder.graphs.lm import build_talker, max_positions
 from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, Recipe, uniform_recipe
-from wyoming_qwen3tts.builder.speaker_encoder import build_speaker_encoder
 from wyoming_qwen3tts.builder.tables import TABLE_FILES, build_tables
-from wyoming_qwen3tts.builder.talker import build_talker, max_positions
-from wyoming_qwen3tts.builder.weights import Numerics
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.files import atomic_directory
 from wyoming_qwen3tts.runtime.manifest import (
@@ -39,6 +41,8 @@ Progress = Callable[[str, float], None]
 _DEVICE: Final = "cpu"
 _HASH_CHUNK_BYTES: Final = 1 << 20
 _MEGABYTE: Final = 1_000_000
+_CALIBRATION_FRAMES: Final = 64
+_SEED: Final = 20_250_101
 
 
 @dataclass(frozen=True)
@@ -175,10 +179,6 @@ class _Build:
         self._output = output
         self._options = options
         self._recipe = options.recipe
-        self._numerics = Numerics(
-            block_size=options.recipe.block_size,
-            table_type=np.float16 if options.recipe.embeddings == "fp16" else np.float32,
-        )
         self._components = self._chosen_components()
         self._old = self._old_manifest()
         self._reports: list[QuantizationReport] = []
@@ -278,18 +278,15 @@ class _Build:
             CheckpointError: A tensor is missing or has another shape.
             BuildError: A weight cannot be stored in this precision.
         """
-        checkpoint, recipe, numerics = self._checkpoint, self._recipe, self._numerics
+        checkpoint, recipe = self._checkpoint, self._recipe
         if name == "talker":
-            return build_talker(
-                checkpoint.main, checkpoint.talker, recipe.talker, numerics, directory
-            )
+            return build_talker(checkpoint.main, checkpoint.talker, recipe, directory)
         if name == "code_predictor":
             config = checkpoint.code_predictor
-            return build_code_predictor(
-                checkpoint.main, config, recipe.code_predictor, numerics, directory
-            )
+            return build_code_predictor(checkpoint.main, config, recipe, directory)
         if name == "embeddings":
-            build_tables(checkpoint.main, checkpoint.talker, numerics.table_type, directory)
+            dtype = np.float16 if recipe.embeddings == "fp16" else np.float32
+            build_tables(checkpoint.main, checkpoint.talker, dtype, directory)
             for file in TOKENIZER_FILES:
                 shutil.copyfile(checkpoint.directory / file, directory / file)
         elif name == "codec_encoder":
@@ -298,12 +295,11 @@ class _Build:
         elif name == "speaker_encoder" and checkpoint.speaker_encoder is not None:
             build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
         elif name == "codec_decoder":
-            build_codec_decoder(
-                checkpoint.codec,
-                checkpoint.codec_decoder,
-                directory,
-                precision=recipe.codec_decoder,
-            )
+            decoder, codes = checkpoint.codec_decoder, None
+            if recipe.codec_decoder == "int8":
+                shape = (_CALIBRATION_FRAMES, decoder.num_quantizers)
+                codes = np.random.default_rng(_SEED).integers(0, decoder.codebook_size, shape)
+            build_codec_decoder(checkpoint.codec, decoder, directory, codes)
         return ()
 
     def _check_all_read(self) -> None:

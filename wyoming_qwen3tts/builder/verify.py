@@ -19,7 +19,7 @@ import numpy as np
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.quantize import snr_db
+from wyoming_qwen3tts.builder.graphs.quantize import snr_db
 from wyoming_qwen3tts.builder.recipe import PRECISIONS, uniform_recipe
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import CheckpointError

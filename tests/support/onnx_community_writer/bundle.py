@@ -18,8 +18,8 @@ from tests.support.onnx_community_writer.language import (
     build_talker_cache,
     build_text_embed,
 )
+from tests.support.onnx_community_writer.traced import Numerics
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.layers import Numerics
 from wyoming_qwen3tts.builder.recipe import Precision
 from wyoming_qwen3tts.errors import BuildError
 

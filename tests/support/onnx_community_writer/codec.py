@@ -11,22 +11,28 @@ from typing import Final
 
 import numpy as np
 
-from tests.support.onnx_community_writer.traced import TracedOps, TracedStack
+from tests.support.onnx_community_writer.traced import (
+    Numerics,
+    TracedOps,
+    TracedStack,
+    TracedWriter,
+)
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.builder.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.layers import LayerWriter, Numerics
+from wyoming_qwen3tts.builder.graphs.codec import (
+    CONVNEXT_EXPANSION,
+    LAYER_NORM_EPSILON,
+    PRE_CONV_TAPS,
+    RESIDUAL_DILATIONS,
+)
+from wyoming_qwen3tts.builder.graphs.convolution import NUM_TAPS
+from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
+from wyoming_qwen3tts.builder.graphs.tensor_graph import centroids
 
 NUM_FRAMES: Final = 25
 """Frames of each run."""
 
-_PRE_CONV_TAPS = 3
-_CONV_TAPS = 7
-_RESIDUAL_DILATIONS = (1, 3, 9)
-_CONVNEXT_EXPANSION = 4
-_LAYER_NORM_EPSILON = 1e-6
 _SNAKE_EPSILON = 1e-9
-_MIN_CLUSTER_USAGE = 1e-5
 
 
 def build_tok_decoder(checkpoint: Checkpoint, directory: Path) -> None:
@@ -37,7 +43,6 @@ def build_tok_decoder(checkpoint: Checkpoint, directory: Path) -> None:
     """
     with GraphBuilder("tok_decoder", directory) as graph:
         _TracedDecoder(graph, checkpoint).build()
-        graph.save()
 
 
 class _TracedDecoder:
@@ -45,7 +50,7 @@ class _TracedDecoder:
 
     def __init__(self, graph: GraphBuilder, checkpoint: Checkpoint) -> None:
         self._graph = graph
-        self._ops = TracedOps(LayerWriter(graph, Numerics()))
+        self._ops = TracedOps(TracedWriter(graph, Numerics()))
         self._codec = checkpoint.codec
         self._config = checkpoint.codec_decoder
 
@@ -54,19 +59,19 @@ class _TracedDecoder:
         graph, config = self._graph, self._config
         codes = graph.input("audio_codes", np.int64, ["B", NUM_FRAMES, config.num_quantizers])
         x = self._embed(codes)  # (B, codebook_dim, F)
-        x = self._conv(x, "pre_conv.conv", config.codebook_dim, config.latent_dim, _PRE_CONV_TAPS)
+        x = self._conv(x, "pre_conv.conv", config.codebook_dim, config.latent_dim, PRE_CONV_TAPS)
         x = self._transformer(x)  # (B, latent_dim, F)
         for stage, rate in enumerate(config.upsampling_ratios):
             width = config.latent_dim
             x = self._transposed_conv(x, f"upsample.{stage}.0.conv", width, width, rate, rate)
             x = self._convnext(x, f"upsample.{stage}.1")
-        x = self._conv(x, "decoder.0.conv", config.latent_dim, config.decoder_dim, _CONV_TAPS)
+        x = self._conv(x, "decoder.0.conv", config.latent_dim, config.decoder_dim, NUM_TAPS)
         for block, rate in enumerate(config.upsample_rates):
             x = self._block(x, f"decoder.{block + 1}.block", config.decoder_dim >> block, rate)
         blocks = len(config.upsample_rates)
         width = config.decoder_dim >> blocks
         x = self._snake(x, f"decoder.{blocks + 1}", width)
-        x = self._conv(x, f"decoder.{blocks + 2}.conv", width, 1, _CONV_TAPS)
+        x = self._conv(x, f"decoder.{blocks + 2}.conv", width, 1, NUM_TAPS)
         limits = (graph.constant(limit, np.float32) for limit in (-1.0, 1.0))
         samples = NUM_FRAMES * config.samples_per_frame
         graph.output(graph.op("Clip", [x, *limits]), "waveform", np.float32, ["B", 1, samples])
@@ -92,9 +97,8 @@ class _TracedDecoder:
             source = f"quantizer.{name}.vq.layers.{group - first}._codebook"
             usage = self._read(f"{source}.cluster_usage", config.codebook_size)
             sums = self._read(f"{source}.embedding_sum", config.codebook_size, width)
-            centroids = sums / np.maximum(usage, _MIN_CLUSTER_USAGE)[:, None]
             index = graph.op("Gather", [codes, graph.constant(group, np.int64)], axis=2)
-            rows = graph.op("Gather", [self._weight(source, centroids), index], axis=0)
+            rows = graph.op("Gather", [self._weight(source, centroids(sums, usage)), index], axis=0)
             total = rows if total is None else graph.op("Add", [total, rows])
         if total is None:
             raise AssertionError("a quantizer has at least one codebook")
@@ -114,7 +118,7 @@ class _TracedDecoder:
         tables = ops.rotary_tables(ops.constant_positions(NUM_FRAMES), transformer, 1)
         mask = ops.constant_mask(NUM_FRAMES, config.sliding_window)
         stack = TracedStack(ops, self._codec, f"decoder.{name}", transformer, "fp32")
-        x = stack.run(x, tables, mask)
+        x, _ = stack.run(x, tables, mask)
         x = self._linear(x, f"{name}.output_proj", hidden, config.latent_dim)
         return self._graph.op("Transpose", [x], perm=[0, 2, 1])
 
@@ -164,14 +168,14 @@ class _TracedDecoder:
     def _convnext(self, x: Value, name: str) -> Value:
         """Add the ConvNeXt branch to x (B, latent_dim, T)."""
         graph, width = self._graph, self._config.latent_dim
-        inner = _CONVNEXT_EXPANSION * width
-        y = self._conv(x, f"{name}.dwconv.conv", width, width, _CONV_TAPS, group=width)
+        inner = CONVNEXT_EXPANSION * width
+        y = self._conv(x, f"{name}.dwconv.conv", width, width, NUM_TAPS, group=width)
         y = graph.op("Transpose", [y], perm=[0, 2, 1])
         scale, shift = (
             self._weight(f"{name}.norm.{part}", self._read(f"{name}.norm.{part}", width))
             for part in ("weight", "bias")
         )
-        y = graph.op("LayerNormalization", [y, scale, shift], axis=-1, epsilon=_LAYER_NORM_EPSILON)
+        y = graph.op("LayerNormalization", [y, scale, shift], axis=-1, epsilon=LAYER_NORM_EPSILON)
         y = graph.op("Gelu", [self._linear(y, f"{name}.pwconv1", width, inner)])
         y = self._linear(y, f"{name}.pwconv2", inner, width)
         y = graph.op("Mul", [self._weight(f"{name}.gamma", self._read(f"{name}.gamma", width)), y])
@@ -181,10 +185,10 @@ class _TracedDecoder:
         width = width_in // 2
         x = self._snake(x, f"{name}.0", width_in)
         x = self._transposed_conv(x, f"{name}.1.conv", width_in, width, rate, 2 * rate)
-        for unit, dilation in enumerate(_RESIDUAL_DILATIONS):
+        for unit, dilation in enumerate(RESIDUAL_DILATIONS):
             prefix = f"{name}.{unit + 2}"
             y = self._snake(x, f"{prefix}.act1", width)
-            y = self._conv(y, f"{prefix}.conv1.conv", width, width, _CONV_TAPS, dilation)
+            y = self._conv(y, f"{prefix}.conv1.conv", width, width, NUM_TAPS, dilation)
             y = self._snake(y, f"{prefix}.act2", width)
             y = self._conv(y, f"{prefix}.conv2.conv", width, width, 1)
             x = self._graph.op("Add", [x, y])

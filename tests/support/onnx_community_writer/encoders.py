@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from wyoming_qwen3tts.builder import codec_encoder, speaker_encoder
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.graphs import encoders
 from wyoming_qwen3tts.errors import BuildError
 
 NUM_SAMPLES: Final = 24_000
@@ -41,9 +41,9 @@ def build_tok_encoder(checkpoint: Checkpoint, directory: Path) -> None:
     groups = checkpoint.talker.num_code_groups
     num_frames = -(-NUM_SAMPLES // config.samples_per_frame)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        codec_encoder.build_codec_encoder(checkpoint.codec, config, groups, Path(scratch))
+        encoders.build_codec_encoder(checkpoint.codec, config, groups, Path(scratch))
         _republish(
-            Path(scratch) / f"{codec_encoder.COMPONENT}.onnx",
+            Path(scratch) / f"{encoders.CODEC_ENCODER}.onnx",
             directory / "tok_encoder.onnx",
             _Port("audio", (1, config.audio_channels, NUM_SAMPLES)),
             _Port("audio_codes", (1, num_frames, groups)),
@@ -61,9 +61,9 @@ def build_speaker_encoder(checkpoint: Checkpoint, directory: Path) -> None:
     if config is None:
         raise BuildError(f"{checkpoint.directory} has no speaker encoder: it is no Base model.")
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        speaker_encoder.build_speaker_encoder(checkpoint.main, config, Path(scratch))
+        encoders.build_speaker_encoder(checkpoint.main, config, Path(scratch))
         _republish(
-            Path(scratch) / f"{speaker_encoder.COMPONENT}.onnx",
+            Path(scratch) / f"{encoders.SPEAKER_ENCODER}.onnx",
             directory / "speaker_encoder.onnx",
             _Port("audio", ("B", "S")),
             _Port("speaker_embedding", (1, config.x_vector_size)),

@@ -22,11 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.onnx_community_writer.traced import TracedOps, TracedStack
+from tests.support.onnx_community_writer.traced import (
+    Numerics,
+    TracedOps,
+    TracedStack,
+    TracedWriter,
+)
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint, TensorFile
 from wyoming_qwen3tts.builder.config import CodePredictorConfig, TalkerConfig
-from wyoming_qwen3tts.builder.graph import Dim, GraphBuilder, Value
-from wyoming_qwen3tts.builder.layers import CachePair, LayerWriter, Numerics
+from wyoming_qwen3tts.builder.graphs.graph import Dim, GraphBuilder, Value
+from wyoming_qwen3tts.builder.graphs.lm import KeyValue
 from wyoming_qwen3tts.builder.recipe import Precision
 
 _PREDICTOR = "talker.code_predictor"
@@ -44,13 +49,12 @@ def build_text_embed(checkpoint: Checkpoint, numerics: Numerics, directory: Path
     main, config = checkpoint.main, checkpoint.talker
     inner, width = config.text_hidden_size, config.transformer.hidden_size
     with GraphBuilder("text_embed", directory) as graph:
-        ops = TracedOps(LayerWriter(graph, numerics))
+        ops = TracedOps(TracedWriter(graph, numerics))
         ids = graph.input("text_ids", np.int64, ["B", "T"])
         x = _embed(ops, main, "talker.model.text_embedding", (config.text_vocab_size, inner), ids)
         x = _biased(ops, main, x, "talker.text_projection.linear_fc1", inner, inner)
         x = _biased(ops, main, ops.silu(x), "talker.text_projection.linear_fc2", inner, width)
         graph.output(x, "text_embeds", numerics.compute_type, ["B", "T", width])
-        graph.save()
 
 
 def build_codec_embed(checkpoint: Checkpoint, numerics: Numerics, directory: Path) -> None:
@@ -61,11 +65,10 @@ def build_codec_embed(checkpoint: Checkpoint, numerics: Numerics, directory: Pat
     """
     width = checkpoint.talker.transformer.hidden_size
     with GraphBuilder("codec_embed", directory) as graph:
-        ops = TracedOps(LayerWriter(graph, numerics))
+        ops = TracedOps(TracedWriter(graph, numerics))
         ids = graph.input("codec_ids", np.int64, ["B", "T"])
         x = _embed_codec(ops, checkpoint.main, checkpoint.talker, ids)
         graph.output(x, "codec_embeds", numerics.compute_type, ["B", "T", width])
-        graph.save()
 
 
 def build_residual_embed(checkpoint: Checkpoint, numerics: Numerics, directory: Path) -> None:
@@ -77,12 +80,11 @@ def build_residual_embed(checkpoint: Checkpoint, numerics: Numerics, directory: 
     config = checkpoint.code_predictor
     groups, width = config.num_code_groups, config.talker_hidden_size
     with GraphBuilder("residual_embed", directory) as graph:
-        ops = TracedOps(LayerWriter(graph, numerics))
+        ops = TracedOps(TracedWriter(graph, numerics))
         codes = graph.input("codec_ids", np.int64, ["B", groups])
         rows = _embed_groups(ops, checkpoint.main, config, checkpoint.talker, codes, groups)
         total = graph.op("ReduceSum", [rows, ops.ints(1)], keepdims=0)
         graph.output(total, "step_embed", numerics.compute_type, ["B", width])
-        graph.save()
 
 
 def build_talker_cache(
@@ -97,7 +99,7 @@ def build_talker_cache(
     main, config = checkpoint.main, checkpoint.talker
     transformer, dtype = config.transformer, numerics.compute_type
     with GraphBuilder("talker_cache", directory) as graph:
-        writer = LayerWriter(graph, numerics)
+        writer = TracedWriter(graph, numerics)
         ops = TracedOps(writer)
         x = graph.input("inputs_embeds", dtype, ["B", "T", transformer.hidden_size])
         positions = graph.input("position_ids", np.int64, [_ROPE_AXES, "B", "T"])
@@ -105,22 +107,20 @@ def build_talker_cache(
         past = _declare_past(graph, config, dtype)
         tables = ops.rotary_tables(positions, transformer, _ROPE_AXES)
         mask = _cache_mask(ops, attended, past[0].key)
-        # Declared first of all outputs, because the cache is told by its place behind them.
-        name = "logits_Q4" if precision == "int4" else "logits"
-        logits = graph.direct_output(name, dtype, ["B", "T", config.vocab_size])
-        hidden = graph.direct_output("hidden_states", dtype, ["B", "T", transformer.hidden_size])
-        present = [
-            CachePair(*(graph.direct_output(name, dtype, _cache_shape(config)) for name in names))
-            for names in _present_names(transformer.num_layers)
-        ]
         stack = TracedStack(ops, main, "talker.model", transformer, precision)
-        y = stack.run(x, tables, mask, past, present)
+        hidden, present = stack.run(x, tables, mask, past)
         shape = (config.vocab_size, transformer.hidden_size)
         weight = main.read("talker.codec_head.weight", shape)
         head = writer.linear_weight("codec_head", weight, precision, "head")
-        graph.ops("Identity", [writer.linear(y, head)], [logits])
-        graph.ops("Identity", [y], [hidden])
-        graph.save()
+        # Declared first of all outputs, because the cache is told by its place behind them.
+        name = "logits_Q4" if precision == "int4" else "logits"
+        logits = writer.linear(hidden, head)
+        graph.output(logits, name, dtype, ["B", "T", config.vocab_size])
+        graph.output(hidden, "hidden_states", dtype, ["B", "T", transformer.hidden_size])
+        names = _present_names(transformer.num_layers)
+        for pair, pair_names in zip(present, names, strict=True):
+            for value, name in zip(pair, pair_names, strict=True):
+                graph.output(value, name, dtype, _cache_shape(config))
 
 
 def build_code_predictor(
@@ -135,7 +135,7 @@ def build_code_predictor(
     main, config = checkpoint.main, checkpoint.code_predictor
     groups, transformer = config.num_code_groups, config.transformer
     with GraphBuilder("code_predictor", directory) as graph:
-        writer = LayerWriter(graph, numerics)
+        writer = TracedWriter(graph, numerics)
         ops = TracedOps(writer)
         hidden = graph.input(
             "talker_hidden", numerics.compute_type, ["B", config.talker_hidden_size]
@@ -149,7 +149,7 @@ def build_code_predictor(
             x = _biased(ops, main, x, name, config.talker_hidden_size, width, precision)
         tables = ops.rotary_tables(ops.constant_positions(groups), transformer, 1)
         stack = TracedStack(ops, main, f"{_PREDICTOR}.model", transformer, precision)
-        y = stack.run(x, tables, ops.constant_mask(groups))
+        y, _ = stack.run(x, tables, ops.constant_mask(groups))
         scores = []
         for group in range(1, groups):
             shape = (config.codebook_size, transformer.hidden_size)
@@ -160,7 +160,6 @@ def build_code_predictor(
         graph.output(
             logits, "group_logits", numerics.compute_type, ["B", groups - 1, config.codebook_size]
         )
-        graph.save()
 
 
 def _embed(
@@ -219,11 +218,11 @@ def _cache_shape(config: TalkerConfig) -> list[int | str | None]:
 
 def _declare_past(
     graph: GraphBuilder, config: TalkerConfig, dtype: type[np.floating]
-) -> list[CachePair]:
+) -> list[KeyValue]:
     transformer = config.transformer
     shape: list[Dim] = ["B", transformer.num_kv_heads, "past", transformer.head_size]
     return [
-        CachePair(*(graph.input(name, dtype, shape) for name in names))
+        KeyValue(*(graph.input(name, dtype, shape) for name in names))
         for names in _past_names(transformer.num_layers)
     ]
 

@@ -12,22 +12,57 @@ are there where the checkpoint has them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TransformerConfig
-from wyoming_qwen3tts.builder.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.layers import CachePair, LayerWriter
+from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
+from wyoming_qwen3tts.builder.graphs.lm import DecoderWriter, KeyValue
 from wyoming_qwen3tts.builder.recipe import Precision
 
 _INT64_MAX = np.iinfo(np.int64).max
 
 
+@dataclass(frozen=True)
+class Numerics:
+    """Types of a published bundle."""
+
+    compute_type: type[np.floating] = np.float32
+    """Type of activations and float weights."""
+    table_type: type[np.floating] = np.float32
+    """Type of embedding tables."""
+    block_size: int = 128
+
+
+class TracedWriter(DecoderWriter):
+    """Stores weights in the compute type."""
+
+    def __init__(self, graph: GraphBuilder, numerics: Numerics) -> None:
+        """Write into ``graph``."""
+        super().__init__(graph, numerics.block_size)
+        self.numerics = numerics
+
+    def vector(self, name: str, array: AnyArray) -> Value:
+        """Store a float weight."""
+        return self.graph.weight(name, array, self.numerics.compute_type)
+
+    def as_compute_type(self, x: Value) -> Value:
+        """Return a float32 value in the compute type."""
+        compute_type = self.numerics.compute_type
+        return x if compute_type is np.float32 else self.graph.cast(x, compute_type)
+
+    def as_float32(self, x: Value) -> Value:
+        """Return a value of the compute type in float32."""
+        return x if self.numerics.compute_type is np.float32 else self.graph.cast(x, np.float32)
+
+
 class TracedOps:
     """Small operators, decomposed."""
 
-    def __init__(self, writer: LayerWriter) -> None:
+    def __init__(self, writer: TracedWriter) -> None:
         """Write into the writer's graph, in its compute type."""
         self.writer = writer
         self.graph: GraphBuilder = writer.graph
@@ -134,17 +169,17 @@ class TracedStack:
         x: Value,
         tables: tuple[Value, Value],
         mask: Value,
-        past: Sequence[CachePair] | None = None,
-        present: Sequence[CachePair] | None = None,
-    ) -> Value:
-        """Run all layers and the last norm over x (B, T, D), every position."""
+        past: Sequence[KeyValue] | None = None,
+    ) -> tuple[Value, list[KeyValue]]:
+        """Run all layers and the last norm over x (B, T, D), every position; return the cache."""
+        present = []
         for index in range(self._config.num_layers):
             name = f"{self._prefix}.layers.{index}"
             with self._graph.scope(name):
-                cache = (past[index], present[index]) if past and present else None
-                x = self._attention(x, name, tables, mask, cache)
+                x, cache = self._attention(x, name, tables, mask, past[index] if past else None)
+                present.append(cache)
                 x = self._mlp(x, name)
-        return self._norm(x, f"{self._prefix}.norm", self._config.hidden_size)
+        return self._norm(x, f"{self._prefix}.norm", self._config.hidden_size), present
 
     def _attention(
         self,
@@ -152,8 +187,8 @@ class TracedStack:
         name: str,
         tables: tuple[Value, Value],
         mask: Value,
-        cache: tuple[CachePair, CachePair] | None,
-    ) -> Value:
+        past: KeyValue | None,
+    ) -> tuple[Value, KeyValue]:
         config, graph = self._config, self._graph
         source = f"{name}.self_attn"
         normed = self._norm(x, f"{name}.input_layernorm", config.hidden_size)
@@ -162,13 +197,12 @@ class TracedStack:
         value = self._heads(normed, source, "v", config.num_kv_heads)
         query = self._ops.rotate(query, tables, config.head_size)
         key = self._ops.rotate(key, tables, config.head_size)
-        if cache is not None:
-            past, present = cache
-            (key,) = graph.ops("Concat", [past.key, key], [present.key], axis=2)
-            (value,) = graph.ops("Concat", [past.value, value], [present.value], axis=2)
+        if past is not None:
+            key = graph.op("Concat", past.key, key, axis=2)
+            value = graph.op("Concat", past.value, value, axis=2)
         mixed = self._attend(query, self._repeat(key), self._repeat(value), mask)
         output = self._linear(mixed, f"{source}.o_proj", config.query_size, config.hidden_size)
-        return self._add(x, output, f"{name}.self_attn_layer_scale")
+        return self._add(x, output, f"{name}.self_attn_layer_scale"), KeyValue(key, value)
 
     def _heads(self, x: Value, source: str, kind: str, num_heads: int) -> Value:
         """Return query, key or value (B, H, T, K), normed where the checkpoint has the norm."""

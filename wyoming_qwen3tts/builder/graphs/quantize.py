@@ -69,7 +69,7 @@ def block_size_for(num_inputs: int, largest: int) -> int:
     if size < _MIN_BLOCK_SIZE:
         raise BuildError(
             f"A weight with {num_inputs} inputs cannot be quantised: {_MIN_BLOCK_SIZE} does not "
-            "divide that. Build with --precision fp32 or fp16."
+            "divide that. Build with --precision fp32."
         )
     return size
 

@@ -1,0 +1,1 @@
+"""Writers of the ONNX graphs of a bundle, and the quantiser of their weights."""
