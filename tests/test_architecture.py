@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
         "files",
         "threads",
+        "runtime.embeddings",
         "runtime.manifest",
         "runtime.tokenizer",
     },

@@ -37,7 +37,7 @@ class DequantizedFile(TensorFile):
             return tensor
         bits = 8 if self.recipe.name == "int8" or "codec_head" in name else 4
         block_size = block_size_for(tensor.shape[1], self.recipe.block_size)
-        return dequantize(quantize(tensor, bits, block_size))
+        return dequantize(quantize(tensor, bits, block_size), bits)
 
 
 def set_accuracy_level(path, level):
