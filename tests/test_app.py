@@ -214,12 +214,12 @@ async def test_announced_when_ready_and_withdrawn_first(monkeypatch):
     steps = []
 
     @asynccontextmanager
-    async def announced(name, address, port):
-        steps.append(("announced", name, address.host, port, harness.may_load.is_set()))
+    async def advertised(name, address, port):
+        steps.append(("advertised", name, address.host, port, harness.may_load.is_set()))
         yield
         steps.append(("withdrawn", harness.is_closed))
 
-    monkeypatch.setattr(app, "announced", announced)
+    monkeypatch.setattr(app, "advertised", advertised)
     async with harness.running(loads=False) as task:
         client = await harness.connect()
         assert steps == []
@@ -229,7 +229,7 @@ async def test_announced_when_ready_and_withdrawn_first(monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         await ended(task)
     assert steps == [
-        ("announced", "kitchen", "127.0.0.1", harness.port, True),
+        ("advertised", "kitchen", "127.0.0.1", harness.port, True),
         ("withdrawn", False),
     ]
 

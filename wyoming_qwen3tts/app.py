@@ -1,79 +1,86 @@
-"""Builds the server from its settings, starts and stops it."""
+"""Builds the server from its settings, starts it and stops it."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    suppress,
+)
 from functools import partial
+from typing import Final
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.machine import configure_malloc
-from wyoming_qwen3tts.monitoring.health import HasStatus, StatusPages
-from wyoming_qwen3tts.monitoring.http import HttpEndpoint
+from wyoming_qwen3tts.monitoring.health import HealthMonitor
 from wyoming_qwen3tts.monitoring.metrics import Metrics
-from wyoming_qwen3tts.monitoring.zeroconf import announced
+from wyoming_qwen3tts.monitoring.zeroconf import advertised
 from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest, VoiceInfo
-from wyoming_qwen3tts.protocol.server import Listener, Networks, parse_networks, parse_uri
+from wyoming_qwen3tts.protocol.server import Listener, parse_networks, parse_uri
 
 _LOGGER = logging.getLogger(__name__)
 
-SourceFactory = Callable[[Config], AbstractAsyncContextManager[SpeechBackend]]
-"""Gives the speech source of a server; its context ends with the server."""
+_CLIENT_SHARE: Final = 0.75
+"""Part of the shutdown timeout for running requests; the rest is for threads and processes."""
+
+BackendFactory = Callable[[Config], AbstractAsyncContextManager[SpeechBackend]]
+"""Gives the speech backend of a server; its context ends with the server."""
 
 
 class DeferredBackend:
-    """Stands in for a speech source that is still loading: whoever asks waits for it."""
+    """Stands in for a backend that is still loading: requests wait for it."""
 
     def __init__(self) -> None:
-        self._source: SpeechBackend | None = None
-        self._is_there = asyncio.Event()
+        self._backend: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
 
-    def set(self, source: SpeechBackend) -> None:
-        """Let everybody who waits go on with the real one."""
-        self._source = source
-        self._is_there.set()
+    def set(self, backend: SpeechBackend) -> None:
+        """Let waiting requests go on with the real backend."""
+        self._backend.set_result(backend)
 
     async def voices(self) -> Sequence[VoiceInfo]:
-        """Return the voices of the real source."""
-        source = await self._wait()
-        return await source.voices()
+        """Return the voices of the real backend."""
+        return await (await asyncio.shield(self._backend)).voices()
 
     async def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak with the real source."""
-        source = await self._wait()
-        async with aclosing(source.stream(request, text)) as chunks:
+        """Speak with the real backend."""
+        backend = await asyncio.shield(self._backend)
+        async with aclosing(backend.stream(request, text)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _wait(self) -> SpeechBackend:
-        await self._is_there.wait()
-        assert self._source is not None  # noqa: S101 - set() did both
-        return self._source
-
 
 class Server:
-    """The program that serves, from the first signal handler to the last connection."""
+    """Serves from the first signal handler to the last connection."""
 
     def __init__(
-        self, config: Config, create_source: SourceFactory, figures: Metrics | None = None
+        self,
+        config: Config,
+        create_backend: BackendFactory,
+        metrics: Metrics | None = None,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare to serve.
 
         Args:
             config: Every setting.
-            create_source: Gives the speech source.
-            figures: What is counted; the speech source counts there as well.
+            create_backend: Gives the speech backend.
+            metrics: Counts errors; the backend counts requests in it.
+            on_stop: Called at the first signal.
         """
         self._config = config
-        self._create_source = create_source
-        self._figures = figures or Metrics()
+        self._create_backend = create_backend
+        self._metrics = metrics or Metrics()
+        self._on_stop = on_stop
         self._stop = asyncio.Event()
         self._is_ready = False
 
@@ -100,35 +107,41 @@ class Server:
 
     async def _serve(self) -> None:
         config = self._config
-        source = DeferredBackend()
+        backend = DeferredBackend()
         networks = parse_networks(config.allowed_networks)
+        monitor = HealthMonitor(lambda: listener.status)
+        self._metrics.watch(monitor)
         listener = Listener(
             config.uri,
-            source,
+            backend,
             max_connections=config.max_connections,
             max_text_chars=config.max_text_chars,
             supports_streaming=config.streaming,
             networks=networks,
-            on_error=self._figures.count_error,
+            on_error=self._metrics.count_error,
+            health=monitor.report,
         )
-        pages = StatusPages(self._figures, lambda: listener.status)
-        # The ports come first: a client that asks while models load waits instead of failing.
-        async with (
-            listener,
-            _serving(config.http, pages, networks),
-            self._create_source(config) as loaded,
-        ):
-            source.set(loaded)
-            pages.set_ready(loaded if isinstance(loaded, HasStatus) else None)
-            async with AsyncExitStack() as announcement:
+        async with AsyncExitStack() as stack:
+            # The ports come first: a client that asks while models load waits instead of failing.
+            await stack.enter_async_context(listener)
+            if config.http is not None:
+                # Imported late: aiohttp takes memory and time to load.
+                from wyoming_qwen3tts.monitoring.http import serve_pages
+
+                pages = serve_pages(config.http, self._metrics, monitor, networks)
+                await stack.enter_async_context(pages)
+            loaded = await stack.enter_async_context(self._create_backend(config))
+            backend.set(loaded)
+            monitor.set_ready(loaded)
+            async with AsyncExitStack() as discovery:
                 if config.zeroconf is not None:
-                    await announcement.enter_async_context(
-                        announced(config.zeroconf, parse_uri(config.uri), listener.port)
+                    await discovery.enter_async_context(
+                        advertised(config.zeroconf, parse_uri(config.uri), listener.port)
                     )
                 self._is_ready = True
                 _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
                 await self._wait_for_end(listener)
-            await listener.stop(config.shutdown_timeout)
+            await listener.stop(config.shutdown_timeout * _CLIENT_SHARE)
 
     async def _wait_for_end(self, listener: Listener) -> None:
         waits = [
@@ -144,48 +157,68 @@ class Server:
 
     def _on_signal(self, number: int, main: asyncio.Task[None] | None) -> None:
         if self._stop.is_set():
-            # Whoever asks twice does not want to wait: not for clients, not for the models.
-            logging.shutdown()
-            os._exit(128 + number)
+            _exit(128 + number)
         _LOGGER.info("%s: stopping", signal.Signals(number).name)
         self._stop.set()
+        self._on_stop()
         if not self._is_ready and main is not None:
             main.cancel()
 
 
-def serve(config: Config, create_source: SourceFactory | None = None) -> None:
+def serve(config: Config, create_backend: BackendFactory | None = None) -> None:
     """Run the server until it is told to stop.
 
     Args:
         config: Every setting.
-        create_source: Gives the speech source; by default the one that runs the models.
+        create_backend: Gives the speech backend; by default the one that runs the models.
 
     Raises:
         ConfigError: A setting cannot be used.
         BundleError: A model cannot be used.
     """
     configure_malloc()
-    figures = Metrics()
+    metrics = Metrics()
 
     async def run() -> None:
-        create = create_source or partial(_create_engine, figures=figures)
-        await Server(config, create, figures).run()
+        create = create_backend or partial(_create_engine, metrics=metrics)
+        on_stop = partial(_exit_after, config.shutdown_timeout)
+        await Server(config, create, metrics, on_stop).run()
 
-    with contextlib.suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         asyncio.run(run())
 
 
-def _serving(
-    address: str | None, pages: StatusPages, networks: Networks
-) -> AbstractAsyncContextManager[object]:
-    """Return the context in which the pages are served, if anybody wants them."""
-    if address is None:
-        return contextlib.nullcontext()
-    return HttpEndpoint(address, pages.pages, networks)
+@asynccontextmanager
+async def _create_engine(config: Config, metrics: Metrics) -> AsyncIterator[SpeechBackend]:
+    # Imported late and in a thread: onnxruntime takes seconds, and describe waits for this loop.
+    create = await asyncio.to_thread(_load_engine, config)
+    async with create(config, metrics) as engine:
+        yield engine
 
 
-def _create_engine(config: Config, figures: Metrics) -> AbstractAsyncContextManager[SpeechBackend]:
-    # Imported late: it brings onnxruntime, which --version and a wrong flag have no need of.
+def _load_engine(
+    config: Config,
+) -> Callable[[Config, Metrics], AbstractAsyncContextManager[SpeechBackend]]:
     from wyoming_qwen3tts.engine.engine import create_speech_source
+    from wyoming_qwen3tts.text.language import detect_language
 
-    return create_speech_source(config, figures)
+    if len(config.languages) != 1:
+        detect_language("This loads the language model.")
+    return create_speech_source
+
+
+def _exit_after(timeout_s: float) -> None:
+    """End the process after a time, whatever hangs: a thread, a child or the event loop."""
+
+    def give_up() -> None:
+        _LOGGER.warning("Shutdown took longer than %g s; exiting", timeout_s)
+        _exit(0)
+
+    timer = threading.Timer(timeout_s, give_up)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit(code: int) -> None:
+    logging.shutdown()
+    os._exit(code)

@@ -223,7 +223,10 @@ class Config:
         120_000, "Longest text of one request, streamed or not, in characters.", minimum=1
     )
     shutdown_timeout: float = setting(
-        10.0, "Seconds that running requests get to end when the server stops.", minimum=0
+        8.0,
+        "Seconds from the signal to the end of the process. Running requests get three quarters "
+        "of it; stop the container later than that.",
+        minimum=0,
     )
 
     @property

@@ -12,26 +12,20 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from tests.conftest import NUM_THREADS
-from tests.monitoring.test_http import ask
+from tests.monitoring.test_http import get
 from tests.monitoring.test_metrics import parse
 from tests.protocol.client import eventually
-from tests.support.fakes import FakeSpeechSource
-from tests.test_app import Harness
-from wyoming_qwen3tts import app
+from tests.test_app import Harness, free_port
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
-from wyoming_qwen3tts.engine.worker import WorkerStatus
 from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError, SynthesisError
-from wyoming_qwen3tts.models.provision_state import ProvisionState
-from wyoming_qwen3tts.monitoring.health import EngineStatus, StatusPages
-from wyoming_qwen3tts.monitoring.http import HttpEndpoint
+from wyoming_qwen3tts.monitoring.health import HealthMonitor
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.protocol.server import ListenerStatus
 from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop
 
 P = "wyoming_qwen3tts_"
-GET = b"GET %s HTTP/1.1\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +42,9 @@ async def speaking_server(data_dir, **settings):
     figures = Metrics()
     config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, seed=1, **settings)
     async with create_speech_source(config, figures) as source:
-        await eventually(lambda: source.status().models and not source.status().models[0].num_users)
+        await eventually(
+            lambda: source.status().models and not source.status().models[0].num_users, 30
+        )
         yield source, figures
 
 
@@ -86,12 +82,12 @@ async def test_requests_of_every_end_are_counted_and_logged(data_dir, caplog, mo
         values = parse(figures.render())
     counted = {key: value for key, value in values.items() if f"{P}requests_total" in key}
     assert counted == {
-        f'{P}requests_total{{voice_kind="preset",finish="stop"}}': 1,
-        f'{P}requests_total{{voice_kind="designed",finish="stop"}}': 1,
-        f'{P}requests_total{{voice_kind="preset",finish="none"}}': 1,
-        f'{P}requests_total{{voice_kind="preset",finish="cancelled"}}': 1,
-        f'{P}requests_total{{voice_kind="preset",finish="error"}}': 1,
-        f'{P}requests_total{{voice_kind="none",finish="error"}}': 2,
+        f'{P}requests_total{{finish="stop",voice_kind="preset"}}': 1,
+        f'{P}requests_total{{finish="stop",voice_kind="designed"}}': 1,
+        f'{P}requests_total{{finish="none",voice_kind="preset"}}': 1,
+        f'{P}requests_total{{finish="cancelled",voice_kind="preset"}}': 1,
+        f'{P}requests_total{{finish="error",voice_kind="preset"}}': 1,
+        f'{P}requests_total{{finish="error",voice_kind="none"}}': 2,
     }
     assert values[f"{P}first_audio_seconds_count"] == 3
     line = re.compile(
@@ -147,32 +143,26 @@ async def test_describe_is_answered_while_every_common_thread_is_busy(data_dir):
         await asyncio.gather(*hogs)
 
 
-async def test_pages_of_a_server_from_its_start_to_its_end(monkeypatch, data_dir):
-    made = []
-
-    class Endpoint(HttpEndpoint):
-        async def __aenter__(self):
-            made.append(self)
-            return await super().__aenter__()
-
-    monkeypatch.setattr(app, "HttpEndpoint", Endpoint)
-    harness = Harness(http="0")
+async def test_pages_of_a_server_from_its_start_to_its_end():
+    port = free_port()
+    harness = Harness(http=str(port))
     async with harness.running(loads=False), await harness.connect() as client:
-        await eventually(lambda: bool(made) and made[0].port != 0)
-        code, body = await ask(made[0], GET % b"/health")
+        code, _, body = await get(port, "/health")
         assert (code, json.loads(body)["status"]) == (503, "starting")
-        assert parse((await ask(made[0], GET % b"/metrics"))[1].decode())
+        assert parse((await get(port, "/metrics"))[2])
         harness.may_load.set()
         await client.send("synthesize", {"text": "FAIL"})
         await client.expect("error")
-        code, body = await ask(made[0], GET % b"/health")
+        code, _, body = await get(port, "/health")
         assert code == 200
         assert json.loads(body).items() >= {"status": "ok", "connections": 1}.items()
-        values = parse((await ask(made[0], GET % b"/metrics"))[1].decode())
+        values = parse((await get(port, "/metrics"))[2])
         assert values[f'{P}errors_total{{code="SynthesisError"}}'] == 1
         assert values[f"{P}connections"] == values[f"{P}connections_accepted_total"] == 1
         assert values["process_resident_memory_bytes"] > 1e7
         assert values["process_open_fds"] > 3
+        assert values["process_threads"] >= 1
+        assert values["process_cpu_seconds_total"] > 0
 
 
 @pytest.mark.parametrize(
@@ -186,55 +176,21 @@ async def test_wrong_settings_end_the_start(settings, message):
             await task
 
 
-async def test_figures_of_the_models(data_dir):
-    async with speaking_server(data_dir) as (source, figures):
-        pages = StatusPages(figures, lambda: ListenerStatus(num_connected=3))
-        pages.set_ready(source)
+async def test_metrics_of_the_models(data_dir):
+    async with speaking_server(data_dir) as (source, metrics):
+        monitor = HealthMonitor(lambda: ListenerStatus(num_connected=3))
+        monitor.set_ready(source)
+        metrics.watch(monitor)
         await speak(source, voice="ryan")
-        values = parse(pages.metrics().body.decode())
-        health = json.loads(pages.health().body)
-    labels = '{model="tiny-0.6b-custom_voice",device="cpu",precision="fp32"}'
+        values = parse(metrics.render())
+        health = monitor.report()
+    labels = '{device="cpu",model="tiny-0.6b-custom_voice",precision="fp32"}'
     assert values[f"{P}model_open{labels}"] == 1
     assert values[f"{P}model_weights_bytes{labels}"] > 1e5
-    assert values[f"{P}threads_replaced_total"] == 0
-    assert values[f"{P}open_requests"] == 0
+    assert values[f"{P}model_load_seconds{labels}"] > 0
+    assert values[f"{P}connections"] == 3
+    assert values[f"{P}open_requests"] == values[f"{P}queue"] == 0
     assert health["status"] == "ok"
     assert {"model": "tiny-0.6b-custom_voice/cpu_fp32", "state": "open", "requests": 0} in health[
         "models"
     ]
-
-
-class ScriptedSource:
-    def __init__(self, **worker):
-        good = {"is_alive": True, "num_speaking": 0, "num_waiting": 0, "busy_s": 0.1}
-        self.worker = WorkerStatus(**{**good, "num_replaced": 0, **worker})
-
-    def status(self):
-        state = ProvisionState("a-model/cpu_int8", "building", 0.4, None, "working")
-        return EngineStatus(0, self.worker, [], [state])
-
-
-@pytest.mark.parametrize(
-    ("worker", "status", "code"),
-    [({}, "ok", 200), ({"busy_s": 61.0}, "stuck", 503), ({"is_alive": False}, "stuck", 503)],
-)
-def test_thread_that_does_not_move_is_bad_health(worker, status, code):
-    pages = StatusPages(Metrics(), ListenerStatus)
-    pages.set_ready(ScriptedSource(**worker))
-    page = pages.health()
-    assert page.status == code
-    content = json.loads(page.body)
-    assert content["status"] == status
-    assert content["models"] == [
-        {"model": "a-model/cpu_int8", "state": "building", "message": "working"}
-    ]
-    values = parse(pages.metrics().body.decode())
-    assert values[f'{P}model_progress{{model="a-model/cpu_int8",state="building"}}'] == 0.4
-
-
-def test_source_without_status_is_well_once_it_is_there():
-    pages = StatusPages(Metrics(), ListenerStatus)
-    assert pages.health().status == 503
-    pages.set_ready(None)
-    assert pages.health().status == 200
-    assert not hasattr(FakeSpeechSource(), "status")

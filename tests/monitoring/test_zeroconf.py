@@ -1,21 +1,48 @@
+"""Discovery: others find the server, and no failure of it ends the server."""
+
 import asyncio
 import builtins
 import socket
 import uuid
+from contextlib import AsyncExitStack
 
 import pytest
 from zeroconf import ServiceStateChange
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
-from wyoming_qwen3tts.errors import ConfigError
+from tests.protocol.client import eventually
 from wyoming_qwen3tts.monitoring import zeroconf as discovery
 from wyoming_qwen3tts.protocol.server import Address
 
 LOOPBACK = Address("tcp", host="127.0.0.1", port=10_200)
+EVERY_HOST = Address("tcp", host="0.0.0.0", port=10_200)
 SERVICE_TYPE = "_wyoming._tcp.local."
 
 
-async def test_others_find_the_server_while_it_is_announced():
+@pytest.fixture(autouse=True)
+def _short_interval(monkeypatch):
+    monkeypatch.setattr(discovery, "CHECK_INTERVAL_S", 0.02)
+
+
+@pytest.fixture
+def announced(monkeypatch):
+    """Hosts that are announced now; without any network."""
+    hosts = []
+
+    async def announce(_instance, host, _port):
+        hosts.append(host)
+        return host
+
+    async def withdraw(announcer):
+        if announcer is not None:
+            hosts.remove(announcer)
+
+    monkeypatch.setattr(discovery, "_announce", announce)
+    monkeypatch.setattr(discovery, "_withdraw", withdraw)
+    return hosts
+
+
+async def test_others_find_the_server_while_it_is_advertised():
     changes = asyncio.Queue()
     name = f"test-{uuid.uuid4().hex[:8]}"
     full_name = f"{name}.{SERVICE_TYPE}"
@@ -28,7 +55,7 @@ async def test_others_find_the_server_while_it_is_announced():
     browser = AsyncServiceBrowser(listener.zeroconf, SERVICE_TYPE, handlers=[note])
     try:
         async with asyncio.timeout(10):
-            async with discovery.announced(name, LOOPBACK, 4_321):
+            async with discovery.advertised(name, LOOPBACK, 4_321):
                 assert await changes.get() is ServiceStateChange.Added
                 found = await listener.async_get_service_info(SERVICE_TYPE, full_name)
                 assert found.parsed_addresses() == ["127.0.0.1"]
@@ -40,6 +67,53 @@ async def test_others_find_the_server_while_it_is_announced():
         await listener.async_close()
 
 
+async def test_two_servers_of_one_machine_get_two_names(caplog):
+    caplog.set_level("INFO")
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    async with AsyncExitStack() as stack, asyncio.timeout(20):
+        for number in range(2):
+            await stack.enter_async_context(discovery.advertised(name, LOOPBACK, 4_321 + number))
+            await eventually(
+                lambda count=number + 1: caplog.text.count("Zeroconf: advertised as") == count, 15
+            )
+    names = {record.args[0] for record in caplog.records if "advertised as" in record.message}
+    assert len(names) == 2
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
+
+
+async def test_network_that_comes_late_is_waited_for(announced, monkeypatch, caplog):
+    has_network = False
+
+    async def find_host(_address):
+        if not has_network:
+            raise OSError("Network is unreachable")
+        return "192.168.1.7"
+
+    monkeypatch.setattr(discovery, "find_host", find_host)
+    async with discovery.advertised("x", EVERY_HOST, 1):
+        await asyncio.sleep(0.1)
+        assert announced == []
+        has_network = True
+        await eventually(lambda: announced == ["192.168.1.7"])
+    assert announced == []
+    assert [record.message for record in caplog.records] == [
+        "Zeroconf: not advertised: Network is unreachable; trying again every 0.02 s"
+    ]
+
+
+async def test_changed_address_is_advertised(announced, monkeypatch):
+    host = "192.168.1.7"
+
+    async def find_host(_address):
+        return host
+
+    monkeypatch.setattr(discovery, "find_host", find_host)
+    async with discovery.advertised("x", EVERY_HOST, 1):
+        await eventually(lambda: announced == ["192.168.1.7"])
+        host = "192.168.1.99"
+        await eventually(lambda: announced == ["192.168.1.99"])
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 async def test_address_of_every_interface_is_never_announced(host, monkeypatch):
     class Probe(socket.socket):
@@ -47,33 +121,22 @@ async def test_address_of_every_interface_is_never_announced(host, monkeypatch):
             super().connect(("127.0.0.1", address[1]))
 
     monkeypatch.setattr(discovery.socket, "socket", Probe)
-    assert await discovery.find_host(host) == "127.0.0.1"
-
-
-async def test_without_a_network_the_message_says_so(monkeypatch):
-    class Probe(socket.socket):
-        def connect(self, address):
-            raise OSError("Network is unreachable")
-
-    monkeypatch.setattr(discovery.socket, "socket", Probe)
-    with pytest.raises(ConfigError, match="no network"):
-        await discovery.find_host("0.0.0.0")
+    assert await discovery.find_host(Address("tcp", host=host)) == "127.0.0.1"
 
 
 async def test_host_name_becomes_an_address():
-    assert await discovery.find_host("localhost") == "127.0.0.1"
-    assert await discovery.find_host("127.0.0.1") == "127.0.0.1"
-    with pytest.raises(ConfigError, match="needs an IPv4 address"):
-        await discovery.find_host("::1")
+    assert await discovery.find_host(Address("tcp", host="localhost")) == "127.0.0.1"
+    assert await discovery.find_host(Address("tcp", host="127.0.0.1")) == "127.0.0.1"
+    with pytest.raises(OSError):  # noqa: PT011 - the system's own words
+        await discovery.find_host(Address("tcp", host="::1"))
 
 
-async def test_socket_files_cannot_be_announced():
-    with pytest.raises(ConfigError, match="tcp:// addresses only"):
-        async with discovery.announced("x", Address("unix", path="/run/x"), 0):
-            raise AssertionError
+async def test_socket_file_is_not_advertised(caplog):
+    async with discovery.advertised("x", Address("unix", path="/run/x"), 0):
+        await eventually(lambda: "only tcp:// addresses" in caplog.text)
 
 
-async def test_missing_package_is_named(monkeypatch):
+async def test_missing_package_is_named(monkeypatch, caplog):
     real_import = builtins.__import__
 
     def refuse(name, *rest, **named):
@@ -82,11 +145,10 @@ async def test_missing_package_is_named(monkeypatch):
         return real_import(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ConfigError, match=r"wyoming-qwen3tts\[zeroconf\]"):
-        async with discovery.announced("x", LOOPBACK, 1):
-            raise AssertionError
+    async with discovery.advertised("x", LOOPBACK, 1):
+        await eventually(lambda: "wyoming-qwen3tts[zeroconf]" in caplog.text)
 
 
 def test_automatic_name_is_the_same_at_every_start():
-    assert discovery.stable_name() == discovery.stable_name()
-    assert discovery.stable_name().startswith("qwen3-tts-")
+    assert discovery.instance_name() == discovery.instance_name()
+    assert discovery.instance_name().startswith("qwen3-tts-")

@@ -170,7 +170,7 @@ class SpeechEngine:
                 await asyncio.gather(reader, return_exceptions=True)
                 answer.report.log()
                 self._pool.usage(chosen.bundle).add(answer.report)
-                figures.count_request(answer.report)
+                figures.count_request(**answer.report.metrics())
 
     async def _find(self, request: SpeechRequest) -> CatalogueVoice:
         """Return the voice that a request means, when its model is there."""

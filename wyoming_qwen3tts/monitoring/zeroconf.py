@@ -1,6 +1,7 @@
-"""Announces the server on the local network (mDNS), as Home Assistant looks for it.
+"""Advertises the server on the local network (mDNS), as Home Assistant looks for it.
 
-The zeroconf package is an extra and is imported only when the announcement is on.
+Without a network, the package or a free name the server still serves: failures are logged and
+tried again.
 """
 
 import asyncio
@@ -8,46 +9,72 @@ import logging
 import socket
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from wyoming_qwen3tts.config import AUTOMATIC_NAME
-from wyoming_qwen3tts.errors import ConfigError
 from wyoming_qwen3tts.protocol.server import Address
 
 _LOGGER = logging.getLogger(__name__)
 
 _SERVICE_TYPE: Final = "_wyoming._tcp.local."
 _ANY_HOSTS: Final = {"0.0.0.0", "::", ""}  # noqa: S104 - not to bind but to recognise
-# Where mDNS itself is sent: the interface that leads there is the one to announce. Connecting a
-# datagram socket sends nothing.
 _MDNS_ADDRESS: Final = ("224.0.0.251", 5353)
+CHECK_INTERVAL_S: Final = 30.0
+"""Time between two attempts, and between two looks at this machine's address."""
 
 
 @asynccontextmanager
-async def announced(name: str, address: Address, port: int) -> AsyncIterator[None]:
-    """Announce the server for as long as the context lasts.
+async def advertised(name: str, address: Address, port: int) -> AsyncIterator[None]:
+    """Advertise the server in the background while the context lasts.
 
     Args:
-        name: Instance name, or "auto" for one that is the same at every start on this machine:
-            Home Assistant recognises the server by it.
+        name: Instance name, or "auto" for one that stays the same on this machine: Home Assistant
+            recognises the server by it.
         address: Where the server listens.
-        port: The port that it has bound.
-
-    Raises:
-        ConfigError: The package is missing, or the address cannot be announced.
+        port: The bound port.
     """
-    if address.scheme != "tcp":
-        raise ConfigError("zeroconf announces tcp:// addresses only; set zeroconf to false")
+    advertising = asyncio.create_task(_advertise(name, address, port))
+    try:
+        yield
+    finally:
+        advertising.cancel()
+        await asyncio.gather(advertising, return_exceptions=True)
+
+
+async def _advertise(name: str, address: Address, port: int) -> None:
+    """Keep the server advertised, also after its address has changed."""
+    instance = instance_name() if name == AUTOMATIC_NAME else name
+    announcer: Any = None
+    advertised_host = last_problem = None
+    try:
+        while True:
+            try:
+                host = await find_host(address)
+                if host != advertised_host:
+                    announcer, advertised_host = await _withdraw(announcer), None
+                    announcer = await _announce(instance, host, port)
+                    advertised_host, last_problem = host, None
+            except Exception as error:  # noqa: BLE001 - discovery must not end the server
+                problem = str(error) or type(error).__name__
+                if problem != last_problem:
+                    _LOGGER.warning(
+                        "Zeroconf: not advertised: %s; trying again every %g s",
+                        problem,
+                        CHECK_INTERVAL_S,
+                    )
+                last_problem = problem
+            await asyncio.sleep(CHECK_INTERVAL_S)
+    finally:
+        await _withdraw(announcer)
+
+
+async def _announce(instance: str, host: str, port: int) -> Any:
     try:
         from zeroconf import ServiceInfo
         from zeroconf.asyncio import AsyncZeroconf
     except ImportError as error:
-        raise ConfigError(
-            "zeroconf needs its package: pip install 'wyoming-qwen3tts[zeroconf]'"
-        ) from error
-    host = await find_host(address.host)
-    instance = stable_name() if name == AUTOMATIC_NAME else name
+        raise OSError("run pip install 'wyoming-qwen3tts[zeroconf]'") from error
     service = ServiceInfo(
         _SERVICE_TYPE,
         f"{instance}.{_SERVICE_TYPE}",
@@ -55,39 +82,42 @@ async def announced(name: str, address: Address, port: int) -> AsyncIterator[Non
         port=port,
         server=f"{instance}.local.",
     )
-    announcer: Any = AsyncZeroconf(interfaces=[host])
+    announcer = AsyncZeroconf(interfaces=[host])
     try:
-        # Each call gives a task that sends the packets: it is awaited too.
-        await (await announcer.async_register_service(service))
-        _LOGGER.info("Announced as %s on %s:%d", instance, host, port)
-        yield
-        await (await announcer.async_unregister_service(service))
-    finally:
+        # The call returns a task that sends the packets.
+        await (await announcer.async_register_service(service, allow_name_change=True))
+    except BaseException:
         await announcer.async_close()
+        raise
+    _LOGGER.info("Zeroconf: advertised as %s on %s:%d", service.get_name(), host, port)
+    return announcer
 
 
-async def find_host(host: str) -> str:
-    """Return the IPv4 address under which others reach a server that listens on a host.
+async def _withdraw(announcer: Any) -> None:
+    if announcer is not None:
+        with suppress(Exception):  # the interface may be gone
+            await announcer.async_unregister_all_services()
+        with suppress(Exception):
+            await announcer.async_close()
+
+
+async def find_host(address: Address) -> str:
+    """Return the IPv4 address under which other machines reach the server.
 
     Raises:
-        ConfigError: There is none.
+        OSError: There is none.
     """
-    if host in _ANY_HOSTS:
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect(_MDNS_ADDRESS)
-                found: str = probe.getsockname()[0]
-        except OSError as error:
-            raise ConfigError(f"zeroconf found no network to announce on: {error}") from error
-        return found
-    try:
-        loop = asyncio.get_running_loop()
-        answers = await loop.getaddrinfo(host, None, family=socket.AF_INET)
-    except OSError as error:
-        raise ConfigError(f"zeroconf needs an IPv4 address; {host} has none: {error}") from error
+    if address.scheme != "tcp":
+        raise OSError("only tcp:// addresses can be advertised")
+    if address.host in _ANY_HOSTS:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_MDNS_ADDRESS)  # sends nothing, chooses an interface
+            return str(probe.getsockname()[0])
+    loop = asyncio.get_running_loop()
+    answers = await loop.getaddrinfo(address.host, None, family=socket.AF_INET)
     return str(answers[0][4][0])
 
 
-def stable_name() -> str:
-    """Return an instance name of this machine, made of its hardware address."""
+def instance_name() -> str:
+    """Return an instance name made of this machine's hardware address."""
     return f"qwen3-tts-{uuid.getnode():012x}"
