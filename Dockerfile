@@ -49,7 +49,7 @@ VOLUME /data
 EXPOSE 10200
 # A big model on a slow disk loads for minutes; the port answers all the while, the check waits.
 HEALTHCHECK --start-period=10m --interval=30s --timeout=10s --retries=3 \
-    CMD ["python", "-m", "wyoming_qwen3tts.commands.health"]
+    CMD ["wyoming-qwen3tts", "health"]
 ENTRYPOINT ["wyoming-qwen3tts"]
 
 
@@ -68,4 +68,4 @@ ENV PATH=/opt/wyoming-qwen3tts/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     ORT_DISABLE_TELEMETRY=1
 HEALTHCHECK --start-period=10m --interval=30s --timeout=10s --retries=3 \
-    CMD ["python", "-m", "wyoming_qwen3tts.commands.health"]
+    CMD ["wyoming-qwen3tts", "health"]

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -15,12 +16,14 @@ from wyoming.event import Event, read_event, write_event
 
 from tests.protocol.client import WireClient, eventually, types
 from tests.support.fakes import FakeSpeechSource
-from wyoming_qwen3tts import app
+from wyoming_qwen3tts import __version__, app
 from wyoming_qwen3tts.app import Server
-from wyoming_qwen3tts.commands.health import check_health
-from wyoming_qwen3tts.commands.health import main as check_health_main
+from wyoming_qwen3tts.cli import main
+from wyoming_qwen3tts.commands import health
+from wyoming_qwen3tts.commands.health import ask_server
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.errors import BundleError, ConfigError
+from wyoming_qwen3tts.monitoring.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 PLAIN = ["audio-start", "audio-chunk", "audio-stop"]
@@ -245,7 +248,7 @@ async def test_unix_socket_and_what_is_left_of_it(tmp_path):
         async with asyncio.timeout(5):
             while True:
                 with suppress(OSError):
-                    assert "qwen3-tts" in await check_health(harness.uri, 1.0)
+                    assert (await ask_server(harness.uri, 1.0)).tts[0].name == "qwen3-tts"
                     break
                 await asyncio.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -266,16 +269,20 @@ async def test_unix_socket_never_takes_the_place_of_a_file(tmp_path):
 
 
 @contextmanager
-def server_process(uri: str, frame_s: float, **options):
+def server_process(uri: str, frame_s: float, hangs: str = "", **options):
+    fake_server = ["-m", "tests.support.fake_server", uri, str(frame_s), hangs]
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.fake_server", uri, str(frame_s)],
+        [sys.executable, "-W", "ignore", *fake_server],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         **options,
     )
+    patience = threading.Timer(60, process.kill)
+    patience.start()
     try:
         yield process
     finally:
+        patience.cancel()
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -335,6 +342,34 @@ def test_second_signal_is_immediate():
         connection.close()
 
 
+@pytest.mark.parametrize("what", ["loop", "thread"])
+def test_what_hangs_ends_at_the_deadline(what):
+    """Docker kills ten seconds after the signal: there is one deadline for everything."""
+    with server_process(f"tcp://127.0.0.1:{free_port()}", 0.0, hangs=what) as process:
+        wait_for_line(process, "Ready")
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=5) == 0
+        assert 0.4 < time.monotonic() - start < 2.0
+        assert b"Shutdown took longer than 0.5 s" in process.stderr.read()
+
+
+async def test_describe_is_answered_while_the_engine_is_imported(monkeypatch):
+    """Importing onnxruntime takes seconds: it must not happen in the event loop."""
+    harness = Harness()
+    threads = []
+
+    def load(_config):
+        threads.append(threading.current_thread())
+        return lambda config, _metrics: harness.create_source(config)
+
+    monkeypatch.setattr(app, "_load_engine", load)
+    harness.may_load.set()
+    async with app._create_engine(harness.config, Metrics()) as engine:
+        assert engine is harness.source
+    assert threads != [threading.main_thread()]
+
+
 def test_stdio_speaks_what_came_before_the_end_of_input():
     with server_process("stdio://", 0.0, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         sent = io.BytesIO()
@@ -357,14 +392,41 @@ def test_stdio_ends_on_a_signal():
         assert process.wait(timeout=5) == 0
 
 
-def test_health_check_tells_a_living_server_from_a_dead_one(capsys, monkeypatch):
+def test_health_command_tells_a_living_server_from_a_dead_one(capsys, monkeypatch):
     port = free_port()
     # As in a container: the server's own setting names every interface.
     monkeypatch.setenv("WYOMING_QWEN3TTS_URI", f"tcp://0.0.0.0:{port}")
     with server_process(f"tcp://127.0.0.1:{port}", 0.0) as process:
         wait_for_line(process, "Ready")
-        assert check_health_main([]) == 0
-        assert "qwen3-tts" in capsys.readouterr().out
-    assert check_health_main([]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
-    assert check_health_main(["--uri", "stdio://"]) == 1
+        assert main(["health"]) == 0
+        assert capsys.readouterr().out == f"qwen3-tts {__version__}: ok\n"
+    assert main(["health"]) == 1
+    assert capsys.readouterr().err.startswith("error: tcp://0.0.0.0")
+    assert main(["health", "--uri", "stdio://"]) == 1
+
+
+def test_health_command_finds_the_port_of_the_main_process(tmp_path, monkeypatch):
+    """docker run IMAGE --uri tcp://0.0.0.0:10300, with another port in the environment."""
+    port = free_port()
+    monkeypatch.setenv("WYOMING_QWEN3TTS_URI", "tcp://0.0.0.0:10200")
+    cmdline = tmp_path / "cmdline"
+    monkeypatch.setattr(health, "_MAIN_PROCESS", cmdline)
+    with server_process(f"tcp://127.0.0.1:{port}", 0.0) as process:
+        wait_for_line(process, "Ready")
+        for flags in (f"--uri\0tcp://0.0.0.0:{port}", f"--uri=tcp://0.0.0.0:{port}"):
+            cmdline.write_text(f"/venv/bin/python\0/venv/bin/wyoming-qwen3tts\0--debug\0{flags}\0")
+            assert main(["health"]) == 0
+        cmdline.write_text(f"/lib/systemd/systemd\0--uri\0tcp://0.0.0.0:{port}\0")
+        assert main(["health"]) == 1
+
+
+async def test_health_command_fails_where_no_voice_can_speak(monkeypatch):
+    harness = Harness()
+    status = "failed"
+    monkeypatch.setattr(app.HealthMonitor, "report", lambda _monitor: {"status": status})
+    arguments = ["health", "--uri", harness.uri]
+    async with harness.running():
+        await (await harness.connect()).__aexit__()
+        assert await asyncio.to_thread(main, arguments) == 1
+        status = "installing"
+        assert await asyncio.to_thread(main, arguments) == 0

@@ -203,7 +203,8 @@ def _load_engine(
     from wyoming_qwen3tts.text.language import detect_language
 
     if len(config.languages) != 1:
-        detect_language("This loads the language model.")
+        with suppress(OSError):  # without a temporary directory
+            detect_language("This loads the language model.")
     return create_speech_source
 
 

@@ -1,69 +1,25 @@
-"""Asks a running server to describe itself: exit code 0 if it does, 1 if not.
+"""Asks a running server whether it can speak, for the health check of a container.
 
-For a container's HEALTHCHECK: ``python -m wyoming_qwen3tts.commands.health``.
+Exit code 0: it can, or its first model is still being fetched or built. Exit code 1: it cannot.
 """
 
 import argparse
 import asyncio
-import os
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from wyoming.event import async_read_event, async_write_event
+from wyoming.client import AsyncClient
+from wyoming.event import Event
 from wyoming.info import Describe, Info
 
-from wyoming_qwen3tts.config import Config, add_flags, load_config
+from wyoming_qwen3tts.config import Config, add_flags, is_given
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
-from wyoming_qwen3tts.protocol.server import parse_uri
 
-# A server that listens on every address is reached on the loopback one.
-_REACHABLE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not to bind
-_STREAM_LIMIT_BYTES: Final = 1_048_576
-
-
-async def ask_server(uri: str, timeout_s: float) -> Info:
-    """Return how a running server describes itself.
-
-    Raises:
-        ConfigError: The address cannot be asked.
-        OSError: Nobody answers in time, or the answer is another one; includes TimeoutError.
-    """
-    address = parse_uri(uri)
-    async with asyncio.timeout(timeout_s):
-        if address.scheme == "tcp":
-            host = _REACHABLE.get(address.host, address.host)
-            reader, writer = await asyncio.open_connection(
-                host, address.port, limit=_STREAM_LIMIT_BYTES
-            )
-        elif address.scheme == "unix":
-            reader, writer = await asyncio.open_unix_connection(
-                address.path, limit=_STREAM_LIMIT_BYTES
-            )
-        else:
-            raise ConfigError("a server on stdio:// cannot be asked by another program")
-        try:
-            await async_write_event(Describe().event(), writer)
-            event = await async_read_event(reader)
-        finally:
-            writer.close()
-    if event is None or not Info.is_type(event.type):
-        raise ConnectionError("the answer was no info event")
-    info = Info.from_event(event)
-    if not info.tts:
-        raise ConnectionError("the server offers no speech")
-    return info
-
-
-async def check_health(uri: str, timeout_s: float) -> str:
-    """Return the name and version of the program that answers.
-
-    Raises:
-        ConfigError: The address cannot be asked.
-        OSError: Nobody answers in time; includes TimeoutError.
-    """
-    program = (await ask_server(uri, timeout_s)).tts[0]
-    return f"{program.name} {program.version}"
+_WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - not to bind
+_GOOD: Final = {"ok", "starting", "installing"}
+_MAIN_PROCESS: Final = Path("/proc/1/cmdline")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,22 +29,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
-    """Run the check and print what came of it."""
+    """Print the health of the server; returns the exit code."""
+    uri = config.uri if is_given(args, "uri") else _container_uri() or config.uri
     try:
-        print(asyncio.run(check_health(config.uri, args.timeout)))
+        program, status = asyncio.run(_check(uri, args.timeout))
     except (OSError, Qwen3TTSError) as error:
-        print(f"error: {config.uri}: {error or type(error).__name__}", file=sys.stderr)
+        print(f"error: {uri}: {error or type(error).__name__}", file=sys.stderr)
         return 1
-    return 0
+    print(f"{program}: {status}")
+    return 0 if status in _GOOD else 1
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the check as a program of its own."""
-    parser = argparse.ArgumentParser(prog="health_check", description="Is the server alive?")
-    add_arguments(parser)
-    args = parser.parse_args(argv)
-    return run(args, load_config(args, os.environ))
+async def ask_server(uri: str, timeout_s: float) -> Info:
+    """Return what a server offers.
+
+    Raises:
+        ConfigError: The address is wrong.
+        OSError: The server does not answer in time, or not as expected; includes TimeoutError.
+    """
+    answer = await _ask(uri, timeout_s, Describe().event())
+    if not Info.is_type(answer.type) or not (info := Info.from_event(answer)).tts:
+        raise ConnectionError(f"the server offers no speech ({answer.type}: {answer.data})")
+    return info
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+async def _check(uri: str, timeout_s: float) -> tuple[str, str]:
+    program = (await ask_server(uri, timeout_s)).tts[0]
+    health = await _ask(uri, timeout_s, Event("health"))
+    return f"{program.name} {program.version}", str(health.data.get("status"))
+
+
+async def _ask(uri: str, timeout_s: float, question: Event) -> Event:
+    parts = urlsplit(uri)
+    if parts.scheme == "stdio":
+        raise ConfigError("a server on stdio:// cannot be asked by another program")
+    if (host := _WILDCARD_HOSTS.get(parts.hostname or "")) is not None:
+        uri = f"{parts.scheme}://{host}:{parts.port}"
+    try:
+        client = AsyncClient.from_uri(uri)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    async with asyncio.timeout(timeout_s), client:
+        await client.write_event(question)
+        if (answer := await client.read_event()) is None:
+            raise ConnectionError("the server closed the connection")
+        return answer
+
+
+def _container_uri() -> str | None:
+    """Return the --uri that the main process of a container was started with."""
+    try:
+        arguments = _MAIN_PROCESS.read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    if not any(Path(argument).name == "wyoming-qwen3tts" for argument in arguments):
+        return None
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--uri")
+    uri: str | None = parser.parse_known_args(arguments)[0].uri
+    return uri

@@ -28,7 +28,7 @@ class Metrics:
     """Counts requests and errors; reads everything else when it is asked for."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "requests",

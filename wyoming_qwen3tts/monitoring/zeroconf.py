@@ -52,7 +52,8 @@ async def _advertise(name: str, address: Address, port: int) -> None:
             try:
                 host = await find_host(address)
                 if host != advertised_host:
-                    announcer, advertised_host = await _withdraw(announcer), None
+                    await _withdraw(announcer)
+                    announcer = advertised_host = None
                     announcer = await _announce(instance, host, port)
                     advertised_host, last_problem = host, None
             except Exception as error:  # noqa: BLE001 - discovery must not end the server
