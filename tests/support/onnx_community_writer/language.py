@@ -111,10 +111,10 @@ def build_talker_cache(
         hidden, present = stack.run(x, tables, mask, past)
         shape = (config.vocab_size, transformer.hidden_size)
         weight = main.read("talker.codec_head.weight", shape)
-        head = writer.linear_weight("codec_head", weight, precision, "head")
+        head = writer.linear("codec_head", weight, precision, "head")
         # Declared first of all outputs, because the cache is told by its place behind them.
         name = "logits_Q4" if precision == "int4" else "logits"
-        logits = writer.linear(hidden, head)
+        logits = head(hidden)
         graph.output(logits, name, dtype, ["B", "T", config.vocab_size])
         graph.output(hidden, "hidden_states", dtype, ["B", "T", transformer.hidden_size])
         names = _present_names(transformer.num_layers)
@@ -154,8 +154,8 @@ def build_code_predictor(
         for group in range(1, groups):
             shape = (config.codebook_size, transformer.hidden_size)
             head = main.read(f"{_PREDICTOR}.lm_head.{group - 1}.weight", shape)
-            weight = writer.linear_weight(f"lm_head.{group - 1}", head, precision, "heads")
-            scores.append(writer.linear(ops.slice(y, group, group + 1, 1), weight))
+            weight = writer.linear(f"lm_head.{group - 1}", head, precision, "heads")
+            scores.append(weight(ops.slice(y, group, group + 1, 1)))
         logits = graph.op("Concat", scores, axis=1)
         graph.output(
             logits, "group_logits", numerics.compute_type, ["B", groups - 1, config.codebook_size]
@@ -207,7 +207,7 @@ def _biased(
 ) -> Value:
     writer = ops.writer
     weight = main.read(f"{name}.weight", (num_outputs, num_inputs))
-    product = writer.linear(x, writer.linear_weight(name, weight, precision, "projection"))
+    product = writer.linear(name, weight, precision, "projection")(x)
     bias = writer.vector(f"{name}.bias", main.read(f"{name}.bias", (num_outputs,)))
     return ops.graph.op("Add", [product, bias])
 

@@ -20,7 +20,7 @@ from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TransformerConfig
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.lm import DecoderWriter, KeyValue
+from wyoming_qwen3tts.builder.graphs.lm import KeyValue, WeightWriter
 from wyoming_qwen3tts.builder.recipe import Precision
 
 _INT64_MAX = np.iinfo(np.int64).max
@@ -37,7 +37,7 @@ class Numerics:
     block_size: int = 128
 
 
-class TracedWriter(DecoderWriter):
+class TracedWriter(WeightWriter):
     """Stores weights in the compute type."""
 
     def __init__(self, graph: GraphBuilder, numerics: Numerics) -> None:
@@ -261,7 +261,7 @@ class TracedStack:
     def _linear(self, x: Value, name: str, num_inputs: int, num_outputs: int) -> Value:
         writer = self._ops.writer
         weight = self._tensors.read(f"{name}.weight", (num_outputs, num_inputs))
-        return writer.linear(x, writer.linear_weight(name, weight, self._precision, "layers"))
+        return writer.linear(name, weight, self._precision, "layers")(x)
 
     def _norm(self, x: Value, name: str, width: int) -> Value:
         weight = self._ops.writer.vector(

@@ -28,7 +28,7 @@ from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import CodePredictorConfig
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.lm import DecoderWriter, Linear, Positions
+from wyoming_qwen3tts.builder.graphs.lm import Decoder, Linear, Positions, WeightWriter
 from wyoming_qwen3tts.builder.recipe import Recipe
 from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
@@ -74,7 +74,7 @@ class _CodePredictor:
         self.config = config
         self.precision = recipe.code_predictor
         self.table_type = np.float32 if recipe.embeddings == "fp32" else np.float16
-        self.writer = DecoderWriter(graph, recipe.block_size)
+        self.writer = WeightWriter(graph, recipe.block_size)
         self.num_steps = config.num_code_groups - 1
 
     def build(self) -> None:
@@ -90,17 +90,16 @@ class _CodePredictor:
         forced_codes = graph.input("forced_codes", np.int64, ["B", steps])
 
         tables = writer.rotary(config.transformer, config.num_code_groups)
-        weights = writer.decoder_weights(
-            self.main, f"{_PREFIX}.model", config.transformer, self.precision.layers
-        )
+        layers = self.precision.layers
+        decoder = Decoder(writer, self.main, f"{_PREFIX}.model", config.transformer, layers)
         heads = [self._head_weight(step) for step in range(steps)]
         projection = self._read_projection()
         table = graph.weight("input_embeddings", self._embeddings(projection))
         if projection is not None:
             name = "small_to_mtp_projection"
             weight, bias = projection
-            stored = writer.linear_weight(name, weight, self.precision.projection, "projection")
-            hidden = writer.linear(hidden, stored) + writer.vector(f"{name}.bias", bias)
+            stored = writer.linear(name, weight, self.precision.projection, "projection")
+            hidden = stored(hidden) + writer.vector(f"{name}.bias", bias)
 
         num_lanes = graph.op("Shape", code0)
         ranks = graph.op("Range", 0, graph.op("Squeeze", max_top_k), 1)
@@ -119,8 +118,8 @@ class _CodePredictor:
             with graph.scope(f"group.{step + 1}"):
                 last = graph.op("Expand", np.array([step + 1], np.int32), num_lanes)
                 positions = Positions(last, graph.constant(step + 2, np.int32), *tables)
-                y, cache = writer.decode(inputs, weights, cache, positions)
-                scores.append(writer.linear(y, heads[step]))
+                y, cache = decoder.run(inputs, cache, positions)
+                scores.append(heads[step](y))
                 sampled = self._sample(scores[-1], sampling, uniform[step])
                 is_free = graph.op("Less", forced[step], 0)
                 codes.append(graph.op("Where", is_free, sampled, forced[step]))
@@ -138,7 +137,7 @@ class _CodePredictor:
     def _head_weight(self, step: int) -> Linear:
         shape = (self.config.codebook_size, self.config.transformer.hidden_size)
         head = self.main.read(f"{_PREFIX}.lm_head.{step}.weight", shape)
-        return self.writer.linear_weight(f"lm_head.{step}", head, self.precision.heads, "heads")
+        return self.writer.linear(f"lm_head.{step}", head, self.precision.heads, "heads")
 
     def _read_projection(self) -> tuple[Float32Array, Float32Array] | None:
         """Return weight (width, talker width) and bias; None where both widths are equal."""

@@ -27,13 +27,7 @@ from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TalkerConfig, TransformerConfig
 from wyoming_qwen3tts.builder.graphs.graph import Dim, GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.quantize import (
-    MAX_SNR_DB,
-    QuantizedWeight,
-    block_size_for,
-    quantize,
-    snr_db,
-)
+from wyoming_qwen3tts.builder.graphs.quantize import block_size_for, quantize, snr_db
 from wyoming_qwen3tts.builder.recipe import Precision, Recipe
 from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
@@ -47,37 +41,18 @@ _ACCURACY_LEVEL: Final = 4
 
 @dataclass(frozen=True)
 class Linear:
-    """A stored weight."""
+    """A stored weight (N, K); calling it multiplies."""
 
     values: tuple[Value, ...]
     """The (K, N) float32 matrix, or packed blocks and scales."""
-    num_inputs: int
-    num_outputs: int
-    bits: int | None = None
-    block_size: int = 0
+    attributes: dict[str, int] | None = None
+    """Attributes of MatMulNBits, None for a float32 matrix."""
 
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """Stored weights of one decoder layer."""
-
-    input_norm: Value
-    qkv: Linear
-    query_norm: Value
-    key_norm: Value
-    output: Linear
-    post_norm: Value
-    gate_up: Linear
-    down: Linear
-
-
-@dataclass(frozen=True)
-class DecoderWeights:
-    """Stored weights of all decoder layers."""
-
-    config: TransformerConfig
-    layers: tuple[LayerWeights, ...]
-    final_norm: Value
+    def __call__(self, x: Value) -> Value:
+        """Return x (..., K) times the weight: (..., N)."""
+        if self.attributes is None:
+            return x @ self.values[0]
+        return x.graph.op("MatMulNBits", x, *self.values, **self.attributes)
 
 
 class KeyValue(NamedTuple):
@@ -87,8 +62,7 @@ class KeyValue(NamedTuple):
     value: Value
 
 
-@dataclass(frozen=True)
-class Positions:
+class Positions(NamedTuple):
     """Positions of the inputs of a run."""
 
     last: Value
@@ -100,104 +74,36 @@ class Positions:
     sines: Value
 
 
-class DecoderWriter:
-    """Writes decoder layers into one graph and records the noise of quantised weights."""
+class WeightWriter:
+    """Stores weights in one graph and records the noise of quantised ones."""
 
     def __init__(self, graph: GraphBuilder, block_size: int) -> None:
         """Quantise in blocks of at most ``block_size`` inputs."""
         self.graph = graph
         self._block_size = block_size
-        self._quantized: dict[tuple[str, Precision], list[tuple[float, float]]] = {}
+        self._energies: dict[tuple[str, Precision], list[tuple[float, float]]] = {}
 
     def vector(self, name: str, array: AnyArray) -> Value:
         """Store a norm weight, a bias or a table as float32."""
         return self.graph.weight(name, array, np.float32)
 
-    def linear_weight(
-        self, name: str, weight: Float32Array, precision: Precision, part: str
-    ) -> Linear:
+    def linear(self, name: str, weight: Float32Array, precision: Precision, part: str) -> Linear:
         """Store a weight (N, K); ``part`` groups the report."""
-        num_outputs, num_inputs = weight.shape
         if precision not in _BITS:
-            return Linear((self.vector(name, weight.T),), num_inputs, num_outputs)
+            return Linear((self.vector(name, weight.T),))
+        num_outputs, num_inputs = weight.shape
         bits, block_size = _BITS[precision], block_size_for(num_inputs, self._block_size)
-        quantized = quantize(weight, bits, block_size)
-        self._record(part, precision, quantized)
-        values = (
-            self.graph.weight(f"{name}.blocks", quantized.packed),
-            self.graph.weight(f"{name}.scales", quantized.scales),
-        )
-        return Linear(values, num_inputs, num_outputs, bits, block_size)
-
-    def linear(self, x: Value, weight: Linear) -> Value:
-        """Return x (..., K) times the weight: (..., N)."""
-        if weight.bits is None:
-            return x @ weight.values[0]
-        return self.graph.op(
-            "MatMulNBits",
-            x,
-            *weight.values,
-            K=weight.num_inputs,
-            N=weight.num_outputs,
-            bits=weight.bits,
-            block_size=weight.block_size,
-            accuracy_level=_ACCURACY_LEVEL,
-        )
-
-    def decoder_weights(
-        self, tensors: TensorFile, prefix: str, config: TransformerConfig, precision: Precision
-    ) -> DecoderWeights:
-        """Read and store all layers below ``prefix`` (such as ``talker.model``)."""
-        layers = tuple(
-            self._layer_weights(tensors, f"{prefix}.layers.{index}", index, config, precision)
-            for index in range(config.num_layers)
-        )
-        final_norm = tensors.read(f"{prefix}.norm.weight", (config.hidden_size,))
-        return DecoderWeights(config, layers, self.vector("norm", final_norm))
-
-    def _layer_weights(
-        self,
-        tensors: TensorFile,
-        prefix: str,
-        index: int,
-        config: TransformerConfig,
-        precision: Precision,
-    ) -> LayerWeights:
-        width, inner = config.hidden_size, config.intermediate_size
-
-        def packed(target: str, num_inputs: int, parts: dict[str, int]) -> Linear:
-            """Store weights with the same input as one."""
-            arrays = [
-                tensors.read(f"{prefix}.{part}.weight", (num_outputs, num_inputs))
-                for part, num_outputs in parts.items()
-            ]
-            name = f"layers.{index}.{target}"
-            return self.linear_weight(name, np.concatenate(arrays), precision, "layers")
-
-        def norm(target: str, size: int) -> Value:
-            array = tensors.read(f"{prefix}.{target}.weight", (size,))
-            return self.vector(f"layers.{index}.{target}", array)
-
-        return LayerWeights(
-            input_norm=norm("input_layernorm", width),
-            qkv=packed(
-                "self_attn.qkv_proj",
-                width,
-                {
-                    "self_attn.q_proj": config.query_size,
-                    "self_attn.k_proj": config.kv_size,
-                    "self_attn.v_proj": config.kv_size,
-                },
-            ),
-            query_norm=norm("self_attn.q_norm", config.head_size),
-            key_norm=norm("self_attn.k_norm", config.head_size),
-            output=packed("self_attn.o_proj", config.query_size, {"self_attn.o_proj": width}),
-            post_norm=norm("post_attention_layernorm", width),
-            gate_up=packed(
-                "mlp.gate_up_proj", width, {"mlp.gate_proj": inner, "mlp.up_proj": inner}
-            ),
-            down=packed("mlp.down_proj", inner, {"mlp.down_proj": width}),
-        )
+        packed, scales, *energies = quantize(weight, bits, block_size)
+        self._energies.setdefault((part, precision), []).append((energies[0], energies[1]))
+        blocks = self.graph.weight(f"{name}.blocks", packed)
+        attributes = {
+            "K": num_inputs,
+            "N": num_outputs,
+            "bits": bits,
+            "block_size": block_size,
+            "accuracy_level": _ACCURACY_LEVEL,
+        }
+        return Linear((blocks, self.graph.weight(f"{name}.scales", scales)), attributes)
 
     def rotary(self, config: TransformerConfig, num_positions: int) -> tuple[Value, Value]:
         """Store cosines and sines (num_positions, K / 2) of half-split rotary positions."""
@@ -205,103 +111,6 @@ class DecoderWriter:
         angles = np.outer(np.arange(num_positions), config.rope_theta**-exponents)
         cosines = self.vector("rotary.cosines", np.cos(angles))
         return cosines, self.vector("rotary.sines", np.sin(angles))
-
-    def decode(
-        self,
-        x: Value,
-        weights: DecoderWeights,
-        past: Sequence[KeyValue] | None,
-        positions: Positions,
-    ) -> tuple[Value, list[KeyValue]]:
-        """Run all layers over inputs (B, T, D).
-
-        Args:
-            x: The inputs.
-            weights: The weights.
-            past: Cache of the earlier positions, None before the first.
-            positions: Positions of ``x``.
-
-        Returns:
-            The normed vectors (B, D) of the last position, and the new cache.
-        """
-        config, residual, cache = weights.config, x, []
-        normed = self._rms_norm(x, weights.layers[0].input_norm, config)
-        next_norms = [*(layer.input_norm for layer in weights.layers[1:]), weights.final_norm]
-        for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
-            with self.graph.scope(f"layers.{index}"):
-                attended, pair = self._attention(
-                    normed, layer, config, past[index] if past else None, positions
-                )
-                cache.append(pair)
-                if index == config.num_layers - 1:
-                    # Later steps need the last layer's output of the last position only.
-                    attended, residual = (
-                        self.graph.op("Gather", y, -1, axis=1) for y in (attended, residual)
-                    )
-                change = self.linear(attended, layer.output)
-                normed, residual = self._add_and_norm(residual, change, layer.post_norm, config)
-                change = self._mlp(normed, layer)
-                normed, residual = self._add_and_norm(residual, change, next_norm, config)
-        return normed, cache
-
-    def _rms_norm(self, x: Value, weight: Value, config: TransformerConfig) -> Value:
-        """Return x (..., D) divided by its root mean square, times the weight."""
-        operator = "SimplifiedLayerNormalization"
-        return self.graph.op(operator, x, weight, axis=-1, epsilon=config.norm_eps, stash_type=1)
-
-    def _add_and_norm(
-        self, residual: Value, x: Value, weight: Value, config: TransformerConfig
-    ) -> list[Value]:
-        """Return the norm of the sum, and the sum."""
-        return self.graph.ops(
-            "SkipSimplifiedLayerNormalization",
-            *(residual, x, weight),
-            outputs=(True, False, False, True),
-            epsilon=config.norm_eps,
-        )
-
-    def _attention(
-        self,
-        x: Value,
-        layer: LayerWeights,
-        config: TransformerConfig,
-        past: KeyValue | None,
-        positions: Positions,
-    ) -> tuple[Value, KeyValue]:
-        sizes = [config.query_size, config.kv_size, config.kv_size]
-        projected = self.linear(x, layer.qkv)
-        query, key, value = self.graph.ops("Split", projected, sizes, outputs=3, axis=-1)
-        query = self._head_norm(query, layer.query_norm, config, config.num_heads)
-        key = self._head_norm(key, layer.key_norm, config, config.num_kv_heads)
-        attended, new_key, new_value = self.graph.ops(
-            "GroupQueryAttention",
-            *(query, key, value, *(past or (None, None))),
-            *(positions.last, positions.total, positions.cosines, positions.sines),
-            outputs=3,
-            num_heads=config.num_heads,
-            kv_num_heads=config.num_kv_heads,
-            do_rotary=1,
-            rotary_interleaved=0,
-        )
-        return attended, KeyValue(new_key, new_value)
-
-    def _head_norm(
-        self, x: Value, weight: Value, config: TransformerConfig, num_heads: int
-    ) -> Value:
-        """Norm each head of x (B, T, H * K) by itself."""
-        heads = self.graph.op("Reshape", x, [0, -1, num_heads, config.head_size])
-        normed = self._rms_norm(heads, weight, config)
-        return self.graph.op("Reshape", normed, [0, -1, num_heads * config.head_size])
-
-    def _mlp(self, x: Value, layer: LayerWeights) -> Value:
-        both = self.linear(x, layer.gate_up)
-        gate, up = self.graph.ops("Split", both, outputs=2, axis=-1, num_outputs=2)
-        # QuickGelu with alpha 1 is SiLU, in one operator.
-        return self.linear(self.graph.op("QuickGelu", gate, alpha=1.0) * up, layer.down)
-
-    def _record(self, part: str, precision: Precision, weight: QuantizedWeight) -> None:
-        energies = self._quantized.setdefault((part, precision), [])
-        energies.append((weight.signal_energy, weight.error_energy))
 
     def reports(self) -> tuple[QuantizationReport, ...]:
         """Return the noise of the quantised weights, by part."""
@@ -312,10 +121,145 @@ class DecoderWriter:
                 precision=precision,
                 num_tensors=len(energies),
                 snr_db=round(snr_db(*map(sum, zip(*energies, strict=True))), 2),
-                lowest_snr_db=round(min(MAX_SNR_DB, *(snr_db(*pair) for pair in energies)), 2),
+                lowest_snr_db=round(min(snr_db(*pair) for pair in energies), 2),
             )
-            for (part, precision), energies in self._quantized.items()
+            for (part, precision), energies in self._energies.items()
         )
+
+
+class _Layer:
+    """One decoder layer: its stored weights, and the operators that use them."""
+
+    def __init__(
+        self,
+        writer: WeightWriter,
+        tensors: TensorFile,
+        prefix: str,
+        name: str,
+        config: TransformerConfig,
+        precision: Precision,
+    ) -> None:
+        """Read the weights below ``prefix`` and store them below ``name``."""
+        self._graph, self._config = writer.graph, config
+        width, inner = config.hidden_size, config.intermediate_size
+
+        def linear(target: str, num_inputs: int, parts: dict[str, int]) -> Linear:
+            """Store weights with the same input as one."""
+            arrays = [
+                tensors.read(f"{prefix}.{part}.weight", (num_outputs, num_inputs))
+                for part, num_outputs in parts.items()
+            ]
+            return writer.linear(f"{name}.{target}", np.concatenate(arrays), precision, "layers")
+
+        def norm(target: str, size: int) -> Value:
+            array = tensors.read(f"{prefix}.{target}.weight", (size,))
+            return writer.vector(f"{name}.{target}", array)
+
+        self.input_norm = norm("input_layernorm", width)
+        sizes = (config.query_size, config.kv_size, config.kv_size)
+        parts = {f"self_attn.{part}_proj": size for part, size in zip("qkv", sizes, strict=True)}
+        self._qkv = linear("self_attn.qkv_proj", width, parts)
+        self._query_norm = norm("self_attn.q_norm", config.head_size)
+        self._key_norm = norm("self_attn.k_norm", config.head_size)
+        output = "self_attn.o_proj"
+        self.output = linear(output, config.query_size, {output: width})
+        self.post_norm = norm("post_attention_layernorm", width)
+        parts = {"mlp.gate_proj": inner, "mlp.up_proj": inner}
+        self._gate_up = linear("mlp.gate_up_proj", width, parts)
+        self._down = linear("mlp.down_proj", inner, {"mlp.down_proj": width})
+
+    def attention(
+        self, x: Value, past: KeyValue | None, positions: Positions
+    ) -> tuple[Value, KeyValue]:
+        """Return the attended heads (B, T, H K) of normed x (B, T, D), and the cache."""
+        graph, config = self._graph, self._config
+        sizes = [config.query_size, config.kv_size, config.kv_size]
+        query, key, value = graph.ops("Split", self._qkv(x), sizes, outputs=3, axis=-1)
+        query = self._head_norm(query, self._query_norm, config.num_heads)
+        key = self._head_norm(key, self._key_norm, config.num_kv_heads)
+        attended, *cache = graph.ops(
+            "GroupQueryAttention",
+            *(query, key, value, *(past or (None, None)), *positions),
+            outputs=3,
+            num_heads=config.num_heads,
+            kv_num_heads=config.num_kv_heads,
+            do_rotary=1,
+            rotary_interleaved=0,
+        )
+        return attended, KeyValue(*cache)
+
+    def _head_norm(self, x: Value, weight: Value, num_heads: int) -> Value:
+        """Norm each head of x (B, T, H K) by itself."""
+        op, size = self._graph.op, self._config.head_size
+        heads = op("Reshape", x, [0, -1, num_heads, size])
+        normed = _rms_norm(heads, weight, self._config.norm_eps)
+        return op("Reshape", normed, [0, -1, num_heads * size])
+
+    def mlp(self, x: Value) -> Value:
+        """Return the MLP's output for normed x."""
+        both = self._gate_up(x)
+        gate, up = self._graph.ops("Split", both, outputs=2, axis=-1, num_outputs=2)
+        # QuickGelu with alpha 1 is SiLU, in one operator.
+        return self._down(self._graph.op("QuickGelu", gate, alpha=1.0) * up)
+
+
+class Decoder:
+    """A stack of decoder layers and the norm after it."""
+
+    def __init__(
+        self,
+        writer: WeightWriter,
+        tensors: TensorFile,
+        prefix: str,
+        config: TransformerConfig,
+        precision: Precision,
+    ) -> None:
+        """Read and store all weights below ``prefix`` (such as ``talker.model``)."""
+        self._graph, self._config = writer.graph, config
+        self._layers = [
+            _Layer(writer, tensors, f"{prefix}.layers.{i}", f"layers.{i}", config, precision)
+            for i in range(config.num_layers)
+        ]
+        final_norm = tensors.read(f"{prefix}.norm.weight", (config.hidden_size,))
+        self._final_norm = writer.vector("norm", final_norm)
+
+    def run(
+        self, x: Value, past: Sequence[KeyValue] | None, positions: Positions
+    ) -> tuple[Value, list[KeyValue]]:
+        """Run all layers over inputs x (B, T, D); ``past`` is None before the first position.
+
+        Returns:
+            The normed vectors (B, D) of the last position, and the new cache.
+        """
+        residual, cache, layers = x, [], self._layers
+        normed = _rms_norm(x, layers[0].input_norm, self._config.norm_eps)
+        next_norms = [*(layer.input_norm for layer in layers[1:]), self._final_norm]
+        for index, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
+            with self._graph.scope(f"layers.{index}"):
+                attended, pair = layer.attention(normed, past[index] if past else None, positions)
+                cache.append(pair)
+                if layer is layers[-1]:
+                    # The caller needs the last position only, and so does the last MLP.
+                    attended, residual = (
+                        self._graph.op("Gather", y, -1, axis=1) for y in (attended, residual)
+                    )
+                normed, residual = self._add_and_norm(
+                    residual, layer.output(attended), layer.post_norm
+                )
+                normed, residual = self._add_and_norm(residual, layer.mlp(normed), next_norm)
+        return normed, cache
+
+    def _add_and_norm(self, residual: Value, x: Value, weight: Value) -> list[Value]:
+        """Return the norm of the sum, and the sum."""
+        operator, flags = "SkipSimplifiedLayerNormalization", (True, False, False, True)
+        epsilon = self._config.norm_eps
+        return self._graph.ops(operator, residual, x, weight, outputs=flags, epsilon=epsilon)
+
+
+def _rms_norm(x: Value, weight: Value, epsilon: float) -> Value:
+    """Return x (..., D) divided by its root mean square, times the weight."""
+    operator = "SimplifiedLayerNormalization"
+    return x.graph.op(operator, x, weight, axis=-1, epsilon=epsilon, stash_type=1)
 
 
 def max_positions(config: TalkerConfig) -> int:
@@ -345,7 +289,7 @@ def build_talker(
     width = transformer.hidden_size
     cache_shape: list[Dim] = ["B", transformer.num_kv_heads, "C", transformer.head_size]
     with GraphBuilder("talker", directory) as graph:
-        writer = DecoderWriter(graph, recipe.block_size)
+        writer = WeightWriter(graph, recipe.block_size)
         embeddings = graph.input("embeddings", np.float32, ["B", "T", width])
         last = graph.input("last_positions", np.int32, ["B"])
         total = graph.input("total_length", np.int32, [])
@@ -358,17 +302,15 @@ def build_talker(
             )
             for layer in range(transformer.num_layers)
         ]
-        precision = recipe.talker
-        weights = writer.decoder_weights(main, "talker.model", transformer, precision.layers)
+        decoder = Decoder(writer, main, "talker.model", transformer, recipe.talker.layers)
         rows = main.read("talker.codec_head.weight", (config.vocab_size, width))
         rows = rows[[*range(config.codebook_size), config.eos_id]]
-        head = writer.linear_weight("codec_head", rows, precision.head, "head")
+        head = writer.linear("codec_head", rows, recipe.talker.head, "head")
         positions = Positions(last, total, *tables)
-        hidden, present = writer.decode(embeddings, weights, past, positions)
-        logits = writer.linear(hidden, head)
+        hidden, present = decoder.run(embeddings, past, positions)
         for layer, (key, value) in enumerate(present):
             graph.output(key, f"present_key_{layer}", np.float32, cache_shape)
             graph.output(value, f"present_value_{layer}", np.float32, cache_shape)
-        graph.output(logits, "logits", np.float32, ["B", config.codebook_size + 1])
+        graph.output(head(hidden), "logits", np.float32, ["B", config.codebook_size + 1])
         graph.output(hidden, "hidden", np.float32, ["B", width])
     return writer.reports()

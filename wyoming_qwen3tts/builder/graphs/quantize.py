@@ -92,7 +92,7 @@ def quantize(weight: Float32Array, bits: int, block_size: int) -> QuantizedWeigh
         energies = list(pool.map(quantize_rows, range(0, len(blocks), rows)))
     signal, error = (sum(column) for column in zip(*energies, strict=True))
     if bits == 4:
-        levels = levels[:, 0::2] | (levels[:, 1::2] << 4)
+        levels = np.asarray(levels[:, 0::2] | (levels[:, 1::2] << 4), np.uint8)
     shape = (num_outputs, num_inputs // block_size)
     return QuantizedWeight(levels.reshape(*shape, -1), scales.reshape(shape), signal, error)
 
