@@ -66,6 +66,9 @@ EXCEPTIONS = {
     ("builder.verify", "runtime."),
     ("builder.verify", "synthesis."),
     ("builder.verify", "models.bundles"),
+    ("builder.trial", "runtime."),
+    ("builder.trial", "synthesis."),
+    ("builder.build", "runtime.bundle"),
     ("__main__", "cli"),
 }
 

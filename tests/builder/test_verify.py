@@ -159,13 +159,13 @@ def test_a_table_in_a_wrong_order_is_found(damaged, tiny_checkpoint):
 
 
 def test_lanes_that_disturb_each_other_are_found(tiny_bundle, tiny_checkpoint, monkeypatch):
-    speak = verify._speak
+    speak = verify.speak
 
-    def disturbed(model, requests, num_lanes):
+    def disturbed(model, requests, num_lanes=1):
         frames = speak(model, requests, num_lanes)
         return [codes + (num_lanes > 1) for codes in frames]
 
-    monkeypatch.setattr(verify, "_speak", disturbed)
+    monkeypatch.setattr(verify, "speak", disturbed)
     report = verified(tiny_bundle(CUSTOM, "fp32"), tiny_checkpoint(CUSTOM))
     assert set(failed(report)) == {"lanes"}
 

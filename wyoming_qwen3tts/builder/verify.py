@@ -21,36 +21,17 @@ from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.graphs.quantize import snr_db
 from wyoming_qwen3tts.builder.recipe import PRECISIONS, uniform_recipe
+from wyoming_qwen3tts.builder.trial import EncodedClip, encode_clip, speak, trial_requests
 from wyoming_qwen3tts.config import Config, add_flags
-from wyoming_qwen3tts.errors import CheckpointError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
-from wyoming_qwen3tts.synthesis.request import (
-    DesignedVoice,
-    IclVoice,
-    PresetSpeaker,
-    SynthesisRequest,
-    Voice,
-    XVectorVoice,
-    default_options,
-)
-from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.request import SynthesisRequest
 
 DEFAULT_FRAMES: Final = 48
 
-_TEXTS: Final = (
-    "The light in the kitchen is on, and dinner will be ready at half past seven.",
-    "Guten Morgen! Heute wird es sonnig, bei höchstens dreiundzwanzig Grad.",
-    "今天天气很好，我们去公园散步吧。",
-    "Someone is at the front door.",
-)
-_REFERENCE_TEXT: Final = "This is how I sound when I read a sentence."
-_DESCRIPTION: Final = "A calm, low voice that speaks slowly."
-_CLIP_SECONDS: Final = 2.3  # not a whole number of frames
-_SEED: Final = 20_240
 # The server decodes up to this many frames in one call.
 _FRAMES_PER_DECODE: Final = 4
 
@@ -185,7 +166,8 @@ def verify_bundle(
 class _Performance:
     """What one model speaks, predicts, decodes and encodes."""
 
-    voices: list[Voice]
+    clip: EncodedClip
+    requests: list[SynthesisRequest]
     frames: list[Int64Array]
     """(F, G) of every text, spoken one after another."""
     lane_frames: list[Int64Array]
@@ -194,9 +176,6 @@ class _Performance:
     """(F, G): the best codes along the reference's frames."""
     samples: Float32Array
     """(S,): the reference's frames, decoded as a stream."""
-    reference_codes: Int64Array | None
-    """(F, G) of the clip, from a Base model."""
-    x_vector: Float32Array | None
 
 
 def _perform(
@@ -207,45 +186,22 @@ def _perform(
     Raises:
         SynthesisError: The model gives numbers that are not finite.
     """
-    clip = _clip(model.facts.sample_rate_hz)
-    codes = None if model.codec_encoder is None else model.codec_encoder(clip)
-    x_vector = None if model.speaker_encoder is None else model.speaker_encoder(clip)
-    voices = reference.voices if reference else _voices(model.facts, x_vector, codes)
-    options = replace(
-        default_options(model.facts.generation, _SEED).greedy(),
-        max_frames=-(-num_frames // len(_TEXTS)),
+    clip = encode_clip(model)
+    requests = (
+        reference.requests if reference else trial_requests(model, clip, num_frames, greedy=True)
     )
-    requests = [
-        SynthesisRequest(text, voices[index % len(voices)], options)
-        for index, text in enumerate(_TEXTS)
-    ]
-    spoken = _speak(model, requests, 1)
+    spoken = speak(model, requests)
     followed = reference.frames if reference else spoken
     prompts = PromptBuilder(model)
     predicted = [_follow(model, prompts, *pair) for pair in zip(requests, followed, strict=True)]
     return _Performance(
-        voices=voices,
+        clip=clip,
+        requests=requests,
         frames=spoken,
-        lane_frames=_speak(model, requests, len(requests)),
+        lane_frames=speak(model, requests, len(requests)),
         predicted=np.concatenate(predicted),
         samples=_decode(model, np.concatenate(followed)),
-        reference_codes=codes,
-        x_vector=x_vector,
     )
-
-
-def _speak(
-    model: SpeechModel, requests: Sequence[SynthesisRequest], num_lanes: int
-) -> list[Int64Array]:
-    """Return the frames (F, G) of each request."""
-    synthesizer = Synthesizer(model, max_lanes=num_lanes)
-    speeches = [synthesizer.submit(request) for request in requests]
-    while not synthesizer.is_idle:
-        synthesizer.step()
-    for speech in speeches:
-        if speech.error is not None:
-            raise speech.error
-    return [speech.codes for speech in speeches]
 
 
 def _follow(
@@ -311,11 +267,12 @@ def _compare(
     yield check("speech", "equal codes", speech, *language)
     snr = _snr_db(reference.samples, given.samples)
     yield check("codec_decoder", "SNR dB", snr, "codec_decoder")
-    if reference.reference_codes is not None and given.reference_codes is not None:
-        equal = _equal_share([reference.reference_codes], [given.reference_codes])
+    wanted, got = reference.clip, given.clip
+    if wanted.codes is not None and got.codes is not None:
+        equal = _equal_share([wanted.codes], [got.codes])
         yield check("codec_encoder", "equal codes", equal, "codec_encoder")
-    if reference.x_vector is not None and given.x_vector is not None:
-        cosine = _cosine(reference.x_vector, given.x_vector)
+    if wanted.x_vector is not None and got.x_vector is not None:
+        cosine = _cosine(wanted.x_vector, got.x_vector)
         yield check("speaker_encoder", "cosine", cosine, "speaker_encoder")
 
 
@@ -353,30 +310,6 @@ def _differing_facts(given: ModelFacts, wanted: ModelFacts) -> list[str]:
         for key, value in pairs[0].items()
         if value != pairs[1][key]
     ]
-
-
-def _voices(
-    facts: ModelFacts, x_vector: Float32Array | None, codes: Int64Array | None
-) -> list[Voice]:
-    """Return voices that a model can speak with."""
-    if facts.model_type == "voice_design":
-        return [DesignedVoice(_DESCRIPTION)]
-    if facts.model_type == "custom_voice":
-        names = sorted(facts.speakers)
-        return [PresetSpeaker(name) for name in (names[0], names[-1])]
-    if x_vector is None or codes is None:
-        raise CheckpointError("A Base model needs both encoders; this one lacks them.")
-    return [XVectorVoice(x_vector), IclVoice(x_vector, _REFERENCE_TEXT, codes)]
-
-
-def _clip(sample_rate_hz: int) -> Float32Array:
-    """Return samples (S,) with gliding harmonics in syllables, and noise."""
-    times = np.arange(round(_CLIP_SECONDS * sample_rate_hz)) / sample_rate_hz
-    phase = 2 * np.pi * np.cumsum(130 + 13 * np.sin(4.4 * times)) / sample_rate_hz
-    voiced = sum(np.sin(harmonic * phase) / harmonic for harmonic in range(1, 30))
-    syllables = np.clip(np.sin(22 * times) + 0.5, 0, 1)
-    noise = np.random.default_rng(_SEED).standard_normal(len(times))
-    return np.asarray(0.2 * voiced * syllables + 0.003 * noise, np.float32)
 
 
 def _equal_share(wanted: Sequence[Int64Array], given: Sequence[Int64Array]) -> float:
