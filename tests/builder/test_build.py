@@ -5,10 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
+from wyoming_qwen3tts.builder import build
 from wyoming_qwen3tts.builder.build import (
     BuildOptions,
     build_bundle,
@@ -17,8 +19,11 @@ from wyoming_qwen3tts.builder.build import (
     sha256_of,
 )
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
+from wyoming_qwen3tts.builder.graphs.codec import build_codec_decoder
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
+from wyoming_qwen3tts.builder.trial import encode_clip, speak, trial_requests
 from wyoming_qwen3tts.errors import BuildError, CheckpointError
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import read_manifest
 
 FILES = {
@@ -213,6 +218,28 @@ def test_names(tiny, tmp_path):
 def test_equal_checkpoints_give_equal_bundles(bundle, tiny, tmp_path):
     again = build_bundle(tiny(), tmp_path / "again")
     assert read_manifest(again) == read_manifest(bundle)
+
+
+@pytest.mark.parametrize("model_type", ["custom_voice", "base"])
+def test_an_int8_codec_is_calibrated_on_speech_of_the_model(model_type, tmp_path, monkeypatch):
+    given = []
+
+    def spy(*args):
+        given.append(args[3] if len(args) > 3 else None)
+        build_codec_decoder(*args)
+
+    monkeypatch.setattr(build, "build_codec_decoder", spy)
+    recipe = replace(uniform_recipe("fp32"), codec_decoder="int8")
+    checkpoint = write_tiny_checkpoint(tmp_path / "checkpoint", model_type, eos_gain=0.0)
+    directory = build_bundle(checkpoint, tmp_path / "bundle", BuildOptions(recipe=recipe))
+    none, codes = given
+    assert none is None
+    model = open_bundle(directory, 1)
+    requests = trial_requests(model, encode_clip(model), 96, greedy=False)
+    np.testing.assert_array_equal(codes, np.concatenate(speak(model, requests)))
+    assert len(codes) >= 64
+    files = {file.path: file.sha256 for file in read_manifest(directory).files}
+    assert all(sha256_of(directory / path) == digest for path, digest in files.items())
 
 
 def test_the_codec_can_be_built_with_8_bit_convolutions(tmp_path):

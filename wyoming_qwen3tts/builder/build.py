@@ -21,8 +21,10 @@ from wyoming_qwen3tts.builder.graphs.encoders import (
 from wyoming_qwen3tts.builder.graphs.lm import build_talker, max_positions
 from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, Recipe, uniform_recipe
 from wyoming_qwen3tts.builder.tables import TABLE_FILES, build_tables
+from wyoming_qwen3tts.builder.trial import encode_clip, speak, trial_requests
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.files import atomic_directory
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -34,6 +36,7 @@ from wyoming_qwen3tts.runtime.manifest import (
     read_manifest,
 )
 from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES
+from wyoming_qwen3tts.threads import default_num_threads
 
 Progress = Callable[[str, float], None]
 """Called with the stage and the finished fraction of the whole build, 0 to 1."""
@@ -41,8 +44,8 @@ Progress = Callable[[str, float], None]
 _DEVICE: Final = "cpu"
 _HASH_CHUNK_BYTES: Final = 1 << 20
 _MEGABYTE: Final = 1_000_000
-_CALIBRATION_FRAMES: Final = 64
-_SEED: Final = 20_250_101
+# Enough for the past of every convolution and most of attention to fill; 8 s of sound.
+_CALIBRATION_FRAMES: Final = 96
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,8 @@ _SPACE_MARGIN: Final = 1.15
 # Winograd filters are stored transformed (525 MB for 457 MB of tensors); the int8 graph is
 # calibrated on a float32 graph, which lies beside it until then.
 _CODEC_GROWTH: Final = {"fp32": 1.15, "int8": 2.3}
-# An int8 codec decoder is built after a float32 one, so its tensors are read twice.
-_CODEC_PASSES: Final = {"fp32": 1, "int8": 2}
+# A float32 graph is built to speak with, another to measure ranges, then the int8 graph.
+_INT8_CODEC_PASSES: Final = 2
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ class _Build:
         self._total_bytes = checkpoint.main.path.stat().st_size + sum(
             self._bytes_to_read(name) for name in self._components
         )
+        if self._has_int8_codec:
+            self._total_bytes += self._bytes_to_read("codec_decoder") * _INT8_CODEC_PASSES
         checkpoint.main.on_read = checkpoint.codec.on_read = self._advance
 
     def run(self) -> None:
@@ -208,6 +213,9 @@ class _Build:
                 self._reports += self._build_component(name, directory)
             self._check_all_read()
             write_manifest(directory, lambda files: self._manifest(files, source))
+            if self._has_int8_codec:
+                self._quantize_codec(directory)
+                write_manifest(directory, lambda files: self._manifest(files, source))
         self._progress("done", 1.0)
 
     def _chosen_components(self) -> tuple[str, ...]:
@@ -236,11 +244,8 @@ class _Build:
 
     def _bytes_to_read(self, name: str) -> int:
         component, checkpoint = COMPONENTS[name], self._checkpoint
-        passes = _CODEC_PASSES[self._recipe.codec_decoder] if name == "codec_decoder" else 1
-        return (
-            checkpoint.main.num_bytes(component.main)
-            + checkpoint.codec.num_bytes(component.codec) * passes
-        )
+        main, codec = component.main, component.codec
+        return checkpoint.main.num_bytes(main) + checkpoint.codec.num_bytes(codec)
 
     def _start_stage(self, name: str, num_bytes: int) -> None:
         self._stage, self._done_bytes = name, self._stage_end
@@ -271,6 +276,26 @@ class _Build:
             except OSError:  # a file system without hard links
                 shutil.copy2(self._output / file.path, directory / file.path)
 
+    @property
+    def _has_int8_codec(self) -> bool:
+        return "codec_decoder" in self._components and self._recipe.codec_decoder == "int8"
+
+    def _quantize_codec(self, directory: Path) -> None:
+        """Replace the float32 codec decoder of a complete bundle by an int8 one.
+
+        The ranges of its convolutions are measured on what the bundle speaks: random codes give
+        other, wider ranges than speech.
+        """
+        codec, config = self._checkpoint.codec, self._checkpoint.codec_decoder
+        self._start_stage(
+            "codec_decoder", self._bytes_to_read("codec_decoder") * _INT8_CODEC_PASSES
+        )
+        model = open_bundle(directory, default_num_threads())
+        requests = trial_requests(model, encode_clip(model), _CALIBRATION_FRAMES, greedy=False)
+        codes = np.concatenate(speak(model, requests))
+        del model
+        build_codec_decoder(codec, config, directory, codes)
+
     def _build_component(self, name: str, directory: Path) -> tuple[QuantizationReport, ...]:
         """Write the files of one component.
 
@@ -295,11 +320,7 @@ class _Build:
         elif name == "speaker_encoder" and checkpoint.speaker_encoder is not None:
             build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
         elif name == "codec_decoder":
-            decoder, codes = checkpoint.codec_decoder, None
-            if recipe.codec_decoder == "int8":
-                shape = (_CALIBRATION_FRAMES, decoder.num_quantizers)
-                codes = np.random.default_rng(_SEED).integers(0, decoder.codebook_size, shape)
-            build_codec_decoder(checkpoint.codec, decoder, directory, codes)
+            build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory)
         return ()
 
     def _check_all_read(self) -> None:
