@@ -15,7 +15,7 @@ from tests.parity.comparison import as_codes, largest_error
 from tests.parity.golden import CODES_FILE, SAMPLE_STEP, TOKENS_FILE, read_case
 from tests.parity.oracle_subject import OracleSubject
 from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
-from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
 # script/parity speaks every case; these are of each kind of voice in both layouts.
@@ -101,7 +101,7 @@ def test_x_vectors(oracle: Callable[[str], OracleSubject], name: str) -> None:
 
 def test_tokens_of_official_texts(checkpoint: Callable[[str], Path]) -> None:
     directory = checkpoint("0.6B-custom_voice")
-    tokenizer, plain = load_tokenizer(directory), OracleTokenizer(directory)
+    tokenizer, plain = BpeTokenizer(directory), OracleTokenizer(directory)
     texts = load(TOKENS_FILE)["texts"]
 
     assert len(texts) >= 250

@@ -28,7 +28,7 @@ from tests.support.random_checkpoint.values import (
     write_safetensors,
 )
 from wyoming_qwen3tts.arrays import Float32Array
-from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer, load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 NO_CODEC: Final = -1
 _SPEAKER: Final = "demo"
@@ -104,7 +104,7 @@ def write_tokenizer(directory: Path) -> BpeTokenizer:
     _write_json(directory / "vocab.json", vocabulary.ids)
     (directory / "merges.txt").write_text(vocabulary.merges_text(), encoding="utf-8")
     _write_json(directory / "tokenizer_config.json", vocabulary.tokenizer_config())
-    return load_tokenizer(directory)
+    return BpeTokenizer(directory)
 
 
 def voice_model_config(recipe: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from tests.oracle.checkpoint import OracleCheckpoint, Weights
 from tests.oracle.layers import as_float32, attend, rms_norm, rotate, silu, split_heads
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 # The official package bans end of speech for the first two tokens, whatever is asked for.
 MIN_TOKENS = 2
@@ -117,7 +117,7 @@ class OracleLanguageModel:
         self.weights = checkpoint.weights
         self.num_code_groups: int = self.talker_config["num_code_groups"]
         self.codebook_size: int = self.talker_config["vocab_size"] - NUM_SPECIAL_CODEC_IDS
-        self._tokenizer = load_tokenizer(directory)
+        self._tokenizer = BpeTokenizer(directory)
         self._predictor_config = self.talker_config["code_predictor_config"]
         self._talker = DecoderStack(self.weights, "talker.model", self.talker_config)
         self._predictor = DecoderStack(

@@ -12,7 +12,7 @@ from tests.parity import cases
 from tests.parity.cases import Case
 from tests.parity.subject import Subject, Utterance
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 # Float32 noise through some hundred convolutions; a wrong tap or state is a thousand times this.
 MAX_AUDIO_ERROR = 5e-5
@@ -136,7 +136,7 @@ def compare_parts(run: OfficialRun, subject_of: SubjectFactory) -> dict[str, tup
 
 def compare_tokens(run: OfficialRun, checkpoint: Path) -> tuple[str, bool]:
     """Tokenise the official texts."""
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = BpeTokenizer(checkpoint)
     entries = run.results["tokens"]
     wrong = sum(tokenizer.encode_template(entry["text"]) != entry["ids"] for entry in entries)
     return f"{wrong} of {len(entries)} texts with other ids", wrong == 0

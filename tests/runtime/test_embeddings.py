@@ -73,7 +73,7 @@ def test_rows_are_those_of_the_file(stored_type, directory):
         ids = [0, len(table) - 1, 5, 5]
         assert np.array_equal(read(ids), table[ids])
         assert read([]).shape == (0, table.shape[1])
-        with pytest.raises(IndexError):
+        with pytest.raises((IndexError, BundleError)):
             read([len(table)])
 
 
@@ -82,7 +82,7 @@ def test_a_table_that_is_cut_short_meanwhile_is_an_error(directory):
     last = len(np.load(directory / TEXT_TABLE)) - 1
     with (directory / TEXT_TABLE).open("r+b") as file:
         file.truncate(file.seek(0, 2) - 1)
-    with pytest.raises(BundleError, match=f"{TEXT_TABLE} was truncated"):
+    with pytest.raises(BundleError, match=f"{TEXT_TABLE} has no row {last}"):
         embeddings.text([last])
 
 

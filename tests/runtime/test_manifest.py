@@ -1,12 +1,14 @@
 import dataclasses
 import json
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wyoming_qwen3tts.errors import ManifestError
+import wyoming_qwen3tts
+from wyoming_qwen3tts.errors import CheckpointError, ManifestError
 from wyoming_qwen3tts.runtime.manifest import (
     DEVICES,
     FORMAT_VERSION,
@@ -20,6 +22,7 @@ from wyoming_qwen3tts.runtime.manifest import (
     QuantizationReport,
     TalkerLayout,
     TextIds,
+    facts_from_checkpoint,
     read_manifest,
 )
 
@@ -200,6 +203,66 @@ def test_other_format_versions_are_refused_before_anything_else(version):
 def test_other_texts_are_refused(text):
     with pytest.raises(ManifestError, match=r"manifest\.json"):
         Manifest.from_json(text)
+
+
+def test_the_demo_voice_is_read():
+    manifest = read_manifest(Path(wyoming_qwen3tts.__file__).parent / "demo_voice")
+    assert manifest.device == "cpu"
+    assert manifest.facts.speakers
+
+
+CONFIGURATION = {
+    "tts_model_type": "base",
+    "tts_model_size": "0b6",
+    **{f"{name.name}_token_id": 1 for name in dataclasses.fields(TextIds)},
+    "talker_config": {
+        "hidden_size": 1,
+        "num_code_groups": 16,
+        "code_predictor_config": {"vocab_size": 8},
+        "max_position_embeddings": 9,
+        **{f"codec_{name.name}_id": 2 for name in dataclasses.fields(CodecIds)},
+        "codec_eos_token_id": 3,
+        "codec_language_id": {"german": 1},
+        "spk_id": {"Ryan": 4},
+        "spk_is_dialect": {"Ryan": False},
+    },
+}
+CODEC = {"output_sample_rate": 24_000, "decode_upsample_rate": 1920}
+GENERATION_CONFIG = {
+    "do_sample": True,
+    "temperature": 1,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.05,
+    "subtalker_dosample": True,
+    "subtalker_temperature": 0.9,
+    "subtalker_top_k": 50,
+    "subtalker_top_p": 1.0,
+    "max_new_tokens": 8192,
+}
+
+
+def test_facts_of_a_checkpoint():
+    facts = facts_from_checkpoint(CONFIGURATION, CODEC, GENERATION_CONFIG)
+    assert (facts.model_size, facts.codec_ids.eos, facts.codec_ids.pad) == ("0.6B", 3, 2)
+    assert (facts.speakers, facts.dialects) == ({"ryan": 4}, {})
+    assert facts.generation.temperature == 1.0
+    assert facts.generation.non_streaming_mode is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tts_model_size": None}, "model_size is None"),
+        ({"tts_model_type": "singer"}, "model_type is 'singer', expected one of 'custom_voice'"),
+        ({"im_start_token_id": "1"}, "im_start is '1'"),
+        ({"talker_config": None}, "checkpoint"),
+        ({"talker_config": {}}, "no key 'hidden_size'"),
+    ],
+)
+def test_a_damaged_configuration_is_named(change, message):
+    with pytest.raises(CheckpointError, match=message):
+        facts_from_checkpoint(CONFIGURATION | change, CODEC, GENERATION_CONFIG)
 
 
 def test_files_are_read_and_named(tmp_path, values):

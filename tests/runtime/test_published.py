@@ -139,8 +139,8 @@ def cosine(a, b):
 
 def test_cache_has_the_type_that_the_graph_takes(published_model):
     half = published_model(WIDE_CUSTOM, "cpu_fp16").talker
-    assert half.new_cache(1, 1).keys[0].dtype == np.float16
-    assert published_model(WIDE_CUSTOM).talker.new_cache(1, 1).keys[0].dtype == np.float32
+    assert half.new_cache(1, 1).blocks[0].dtype == np.float16
+    assert published_model(WIDE_CUSTOM).talker.new_cache(1, 1).blocks[0].dtype == np.float32
 
 
 def test_prefill_in_pieces_equals_one(published_model):

@@ -267,7 +267,7 @@ def test_numbers_that_were_broken_once_do_not_break_the_voice_for_good(tiny_mode
         output = model.talker.prefill(embeddings, cache, lane)
         calls.append(len(embeddings))
         if len(calls) == 1:  # what all prompts of the voice share
-            cache.values[-1][lane, :, : len(embeddings)] = np.nan
+            cache.blocks[-1][lane, :, : len(embeddings)] = np.nan
         return output
 
     talker = type("Talker", (), {})()

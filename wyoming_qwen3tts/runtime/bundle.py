@@ -16,7 +16,7 @@ from wyoming_qwen3tts.runtime.graphs import (
 from wyoming_qwen3tts.runtime.manifest import Manifest, read_manifest
 from wyoming_qwen3tts.runtime.onnx_community import is_onnx_community, open_onnx_community
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.runtime.tokenizer import load_tokenizer
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 
 SharedDecoders = WeakValueDictionary[str, OnnxCodecDecoder]
 """Hash of the decoder's files -> the opened decoder; all published models have the same one."""
@@ -50,7 +50,7 @@ def open_bundle(
     return SpeechModel(
         name=manifest.name,
         facts=facts,
-        tokenizer=load_tokenizer(directory),
+        tokenizer=BpeTokenizer(directory),
         embeddings=TableEmbeddings(directory),
         talker=OnnxTalker(directory / "talker.onnx", num_threads, manifest.talker.max_positions),
         code_predictor=OnnxCodePredictor(

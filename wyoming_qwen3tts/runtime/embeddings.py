@@ -4,7 +4,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -15,15 +15,13 @@ TEXT_TABLE = "text_embedding.npy"
 CODEC_TABLE = "codec_embedding.npy"
 GROUP_TABLE = "group_embedding.npy"
 
-_BUILD_AGAIN: Final = "Build the bundle again."
-
 
 class TableEmbeddings:
     """Tables of one bundle: text (V, D), codec (rows, D) and groups (G - 1, C, D).
 
-    The codec tables are read into memory: each frame needs a row of every group. Of the text table,
-    300 MB of which a request needs some kilobytes, single rows are read from the file. A mapping
-    would become resident over the months, since the kernel maps 16 pages around each one.
+    The codec tables are read into memory: each frame needs a row of every group. A request needs
+    some kilobytes of the 300 MB text table, so single rows are read from the file. A mapping would
+    become resident over the months, since the kernel maps 16 pages around each one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,24 +31,40 @@ class TableEmbeddings:
             BundleError: A table is missing or unreadable.
             GraphInterfaceError: The tables do not fit together.
         """
-        self._text = _RowFile(directory / TEXT_TABLE)
+        path = directory / TEXT_TABLE
+        text = _load(path, 2, mmap_mode="r")
         self._codec = _load(directory / CODEC_TABLE, 2)
         self._groups = _load(directory / GROUP_TABLE, 3)
         self._group_index = np.arange(len(self._groups))
-        widths = {table.shape[-1] for table in (self._text, self._codec, self._groups)}
+        widths = {table.shape[-1] for table in (text, self._codec, self._groups)}
         if len(widths) != 1:
             raise GraphInterfaceError(
                 f"The embedding tables of {directory} have different widths {sorted(widths)}. "
-                f"{_BUILD_AGAIN}"
+                "Build the bundle again."
             )
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read: {error}.") from error
+        weakref.finalize(self, os.close, self._file)
+        self._path, self._type = path, text.dtype
+        self._row_bytes = text.shape[1] * text.itemsize
+        self._start_bytes = path.stat().st_size - text.nbytes  # after numpy's header
 
     def text(self, ids: Sequence[int]) -> Float32Array:
         """Return (T, D): projected text embeddings.
 
         Raises:
-            BundleError: The file was truncated after it was opened.
+            BundleError: The file has no such row.
         """
-        return self._text.rows(ids)
+        rows = np.empty((len(ids), self._codec.shape[1]), np.float32)
+        for row, index in zip(rows, ids, strict=True):
+            offset = self._start_bytes + index * self._row_bytes
+            stored = os.pread(self._file, self._row_bytes, offset)
+            if len(stored) != self._row_bytes:
+                raise BundleError(f"{self._path} has no row {index}. Build the bundle again.")
+            row[:] = np.frombuffer(stored, self._type)
+        return rows
 
     def codec(self, ids: Sequence[int]) -> Float32Array:
         """Return (T, D): rows of the talker's codec table (codes, special ids, speakers)."""
@@ -66,51 +80,14 @@ class TableEmbeddings:
         return total
 
 
-class _RowFile:
-    """A table (rows, D) in numpy's format, of which single rows are read."""
-
-    def __init__(self, path: Path) -> None:
-        table = _load(path, 2, mmap_mode="r")
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read: {error}. {_BUILD_AGAIN}") from error
-        weakref.finalize(self, os.close, self._descriptor)
-        if not isinstance(table, np.memmap) or not table.flags.c_contiguous:
-            raise GraphInterfaceError(f"The rows of {path} are not contiguous. {_BUILD_AGAIN}")
-        self.shape = table.shape
-        self._path = path
-        self._type = table.dtype
-        self._start_bytes = table.offset
-        self._row_bytes = table.shape[1] * table.itemsize
-
-    def rows(self, indices: Sequence[int]) -> Float32Array:
-        """Return rows (n, D).
-
-        Raises:
-            BundleError: The file was truncated after it was opened.
-            IndexError: There is no such row.
-        """
-        found = np.empty((len(indices), self.shape[1]), np.float32)
-        for target, index in zip(found, indices, strict=True):
-            if not 0 <= index < self.shape[0]:
-                raise IndexError(f"{self._path} has {self.shape[0]} rows, none of number {index}")
-            offset = self._start_bytes + index * self._row_bytes
-            stored = os.pread(self._descriptor, self._row_bytes, offset)
-            if len(stored) != self._row_bytes:
-                raise BundleError(f"{self._path} was truncated. {_BUILD_AGAIN}")
-            target[:] = np.frombuffer(stored, self._type)
-        return found
-
-
 def _load(path: Path, num_dimensions: int, mmap_mode: Literal["r"] | None = None) -> AnyArray:
     """Read a table in numpy's format, or map it."""
     try:
         table: AnyArray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise BundleError(f"{path} cannot be read: {error}. {_BUILD_AGAIN}") from error
-    if table.ndim != num_dimensions:
+        raise BundleError(f"{path} cannot be read: {error}. Build the bundle again.") from error
+    if table.ndim != num_dimensions or not table.flags.c_contiguous:
         raise GraphInterfaceError(
-            f"{path} has {table.ndim} dimensions, not {num_dimensions}. {_BUILD_AGAIN}"
+            f"{path} is not a table of {num_dimensions} dimensions. Build the bundle again."
         )
     return table

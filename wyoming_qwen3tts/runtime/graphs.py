@@ -1,8 +1,11 @@
-"""Opens and runs the ONNX graphs of our own bundles."""
+"""Opens and runs the ONNX graphs of our own bundles.
+
+Each class raises a BundleError when its graph cannot be loaded, or lacks an input or output.
+"""
 
 import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,12 +14,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
-from wyoming_qwen3tts.errors import (
-    BundleError,
-    GraphInterfaceError,
-    VoiceError,
-    is_out_of_memory,
-)
+from wyoming_qwen3tts.errors import BundleError, GraphInterfaceError, VoiceError, is_out_of_memory
 from wyoming_qwen3tts.runtime.kv_cache import KVCache
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, TalkerOutput
 
@@ -25,7 +23,6 @@ _LOGGER = logging.getLogger(__name__)
 MIN_SPEAKER_SAMPLES: Final = 1280
 """Five mel frames: what the widest reflecting convolution of the speaker encoder needs."""
 
-_NEXT_PREFIX: Final = "next_"
 # Longer codec calls are cut: the result is the same, memory is bounded, longer runs are no faster.
 _MAX_FRAMES_PER_RUN: Final = 8
 
@@ -70,27 +67,17 @@ def _create_thread_pool(num_threads: int) -> None:
 
 
 def check_graph_io(
-    session: ort.InferenceSession,
-    path: Path,
-    *,
-    inputs: Collection[str],
-    outputs: Collection[str],
+    session: ort.InferenceSession, path: Path, *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
     """Check that a graph has at least these inputs and outputs.
 
     Raises:
         GraphInterfaceError: Names the file and what it lacks.
     """
-    missing = [
-        f"{kind} {name!r}"
-        for kind, wanted, values in (
-            ("input", inputs, session.get_inputs()),
-            ("output", outputs, session.get_outputs()),
-        )
-        for name in wanted
-        if name not in {value.name for value in values}
-    ]
-    if missing:
+    known = {f"input {value.name!r}" for value in session.get_inputs()}
+    known |= {f"output {value.name!r}" for value in session.get_outputs()}
+    wanted = [*(f"input {name!r}" for name in inputs), *(f"output {name!r}" for name in outputs)]
+    if missing := [name for name in wanted if name not in known]:
         raise GraphInterfaceError(
             f"{path} has no {', no '.join(missing)}: it was built by another version. "
             "Build the bundle again with this version."
@@ -101,31 +88,23 @@ class OnnxTalker:
     """``talker.onnx``: prefill and step over a KV cache whose blocks are both input and output."""
 
     def __init__(self, path: Path, num_threads: int, max_positions: int) -> None:
-        """Open the graph.
-
-        Args:
-            path: The graph.
-            num_threads: Size of the shared thread pool.
-            max_positions: What the manifest states; the graph's own number is the upper limit.
-
-        Raises:
-            BundleError: The graph cannot be loaded, or lacks an input or output.
-        """
+        """Open the graph; ``max_positions`` is limited to the rows of its rotary tables."""
         session = open_session(path, num_threads)
         past = [value for value in session.get_inputs() if value.name.startswith("past_key_")]
-        self._num_layers = len(past)
-        layers = [
-            f"{kind}_{layer}" for layer in range(max(len(past), 1)) for kind in ("key", "value")
-        ]
+        layers = range(max(len(past), 1))
+        names = [f"{kind}_{layer}" for layer in layers for kind in ("key", "value")]
+        self._past_names = [f"past_{name}" for name in names]
+        self._present_names = [f"present_{name}" for name in names]
         check_graph_io(
             session,
             path,
-            inputs=["embeddings", "last_positions", "total_length", *(f"past_{x}" for x in layers)],
-            outputs=["logits", "hidden", *(f"present_{x}" for x in layers)],
+            inputs=["embeddings", "last_positions", "total_length", *self._past_names],
+            outputs=["logits", "hidden", *self._present_names],
         )
         self._session = session
+        self._num_layers = len(past)
         self._num_heads, self._head_size = past[0].shape[1], past[0].shape[3]
-        # Rows of the rotary tables; older bundles do not state them.
+        # Older bundles do not state the rows.
         rows = session.get_modelmeta().custom_metadata_map.get("max_positions", max_positions)
         self._max_positions = min(max_positions, int(rows))
         # onnxruntime spends more on dispatch than on a small copy: one binding object is reused.
@@ -163,11 +142,7 @@ class OnnxTalker:
         return output
 
     def _run(
-        self,
-        embeddings: Float32Array,
-        cache: KVCache,
-        lanes: slice,
-        last_positions: Sequence[int],
+        self, embeddings: Float32Array, cache: KVCache, lanes: slice, last_positions: Sequence[int]
     ) -> TalkerOutput:
         binding = self._binding
         binding.clear_binding_inputs()
@@ -175,11 +150,12 @@ class OnnxTalker:
         binding.bind_cpu_input("embeddings", np.ascontiguousarray(embeddings, np.float32))
         binding.bind_cpu_input("last_positions", np.asarray(last_positions, np.int32))
         binding.bind_cpu_input("total_length", np.asarray(max(last_positions) + 1, np.int32))
-        for kind, blocks in (("key", cache.keys), ("value", cache.values)):
-            for layer, block in enumerate(blocks):
-                shared = ort.OrtValue.ortvalue_from_numpy(block[lanes])
-                binding.bind_ortvalue_input(f"past_{kind}_{layer}", shared)
-                binding.bind_ortvalue_output(f"present_{kind}_{layer}", shared)
+        for past, present, block in zip(
+            self._past_names, self._present_names, cache.blocks, strict=True
+        ):
+            shared = ort.OrtValue.ortvalue_from_numpy(block[lanes])
+            binding.bind_ortvalue_input(past, shared)
+            binding.bind_ortvalue_output(present, shared)
         binding.bind_output("logits")
         binding.bind_output("hidden")
         self._session.run_with_iobinding(binding)
@@ -193,19 +169,11 @@ class OnnxCodePredictor:
     def __init__(
         self, path: Path, num_threads: int, *, num_code_groups: int, codebook_size: int
     ) -> None:
-        """Open the graph.
-
-        Raises:
-            BundleError: The graph cannot be loaded, or lacks an input or output.
-        """
+        """Open the graph."""
         self._session = open_session(path, num_threads)
         controls = ["uniforms", "temperature", "top_k", "max_top_k", "top_p", "forced_codes"]
-        check_graph_io(
-            self._session,
-            path,
-            inputs=["hidden", "code0", *controls],
-            outputs=["codes", "group_logits"],
-        )
+        inputs = ["hidden", "code0", *controls]
+        check_graph_io(self._session, path, inputs=inputs, outputs=["codes"])
         self._num_groups = num_code_groups - 1
         self._codebook_size = codebook_size
 
@@ -216,31 +184,6 @@ class OnnxCodePredictor:
 
         A lane whose scores are not finite gets -1 for every code.
         """
-        free = np.full((len(code0), self._num_groups), -1, np.int64)
-        codes: Int64Array = self._run("codes", hidden, code0, sampling, free)
-        return codes
-
-    def teacher_forced_logits(
-        self, hidden: Float32Array, code0: Int64Array, codes: Int64Array
-    ) -> Float32Array:
-        """Return scores (B, G - 1, C) when the given codes (B, G - 1) are taken at every step."""
-        lanes = len(code0)
-        greedy = PredictorSampling(
-            np.zeros((lanes, self._num_groups), np.float32),
-            np.ones(lanes, np.float32),
-            np.ones(lanes, np.int64),
-            np.ones(lanes, np.float32),
-        )
-        return self._run("group_logits", hidden, code0, greedy, codes)
-
-    def _run(
-        self,
-        output: str,
-        hidden: Float32Array,
-        code0: Int64Array,
-        sampling: PredictorSampling,
-        forced_codes: Int64Array,
-    ) -> AnyArray:
         top_k = np.where(sampling.top_k > 0, sampling.top_k, self._codebook_size)
         top_k = np.minimum(top_k, self._codebook_size).astype(np.int64)
         feeds = {
@@ -251,10 +194,10 @@ class OnnxCodePredictor:
             "top_k": top_k,
             "max_top_k": top_k.max(keepdims=True),
             "top_p": sampling.top_p,
-            "forced_codes": forced_codes,
+            "forced_codes": np.full((len(code0), self._num_groups), -1, np.int64),
         }
-        result: AnyArray = self._session.run([output], feeds)[0]
-        return result
+        codes: Int64Array = self._session.run(["codes"], feeds)[0]
+        return codes
 
 
 class DecoderState(NamedTuple):
@@ -272,18 +215,12 @@ class OnnxCodecDecoder:
     """Early first audio; later, one call for four frames costs less than four calls."""
 
     def __init__(self, path: Path, num_threads: int) -> None:
-        """Open the graph.
-
-        Raises:
-            BundleError: The graph cannot be loaded, or lacks an input or output.
-        """
+        """Open the graph."""
         session = open_session(path, num_threads)
-        check_graph_io(session, path, inputs=["codes", "position"], outputs=["samples"])
         states = [v for v in session.get_inputs() if v.name not in ("codes", "position")]
-        next_names = [f"{_NEXT_PREFIX}{value.name}" for value in states]
-        check_graph_io(session, path, inputs=[], outputs=next_names)
+        self._outputs = ["samples", *(f"next_{value.name}" for value in states)]
+        check_graph_io(session, path, inputs=["codes", "position"], outputs=self._outputs)
         self._session = session
-        self._outputs = ["samples", *next_names]
         values = {}
         for value in states:
             if value.type != "tensor(float)":
@@ -327,7 +264,8 @@ def encode_codes(path: Path, num_threads: int, samples: Float32Array) -> Int64Ar
     Raises:
         VoiceError: The clip is empty.
     """
-    codes: Int64Array = _encode(path, num_threads, "codes", samples, 1)
+    check_clip(samples, 1)
+    codes: Int64Array = _encode(path, num_threads, samples, "codes")
     return codes
 
 
@@ -337,14 +275,12 @@ def embed_speaker(path: Path, num_threads: int, samples: Float32Array) -> Float3
     Raises:
         VoiceError: The clip has fewer than ``MIN_SPEAKER_SAMPLES`` samples.
     """
-    return _encode(path, num_threads, "x_vector", samples, MIN_SPEAKER_SAMPLES)
+    check_clip(samples, MIN_SPEAKER_SAMPLES)
+    return _encode(path, num_threads, samples, "x_vector")
 
 
-def _encode(
-    path: Path, num_threads: int, output: str, samples: Float32Array, min_samples: int
-) -> AnyArray:
+def _encode(path: Path, num_threads: int, samples: Float32Array, output: str) -> AnyArray:
     """Run an encoder once and close it: clips are rare, its weights a third of the model."""
-    check_clip(samples, min_samples)
     session = open_session(path, num_threads)
     check_graph_io(session, path, inputs=["samples"], outputs=[output])
     feeds = {"samples": np.ascontiguousarray(samples, np.float32)}

@@ -28,6 +28,13 @@ _REBUILD: Final = (
 )
 # Spelling in config.json -> spelling in the repository names. Other sizes are passed through.
 _SIZES: Final = {"0b6": "0.6B", "1b7": "1.7B"}
+# Name in GenerationDefaults -> key in generation_config.json, where it is another.
+_GENERATION_KEYS: Final = {
+    "predictor_do_sample": "subtalker_dosample",
+    "predictor_temperature": "subtalker_temperature",
+    "predictor_top_k": "subtalker_top_k",
+    "predictor_top_p": "subtalker_top_p",
+}
 
 
 @dataclass(frozen=True)
@@ -132,52 +139,44 @@ def facts_from_checkpoint(
         CheckpointError: A key is missing or has a value of another type.
     """
     try:
-        values = _facts_values(config, codec_config, generation)
-        return typing.cast("ModelFacts", decode_strictly(ModelFacts, values, "configuration"))
+        talker = config["talker_config"]
+        values = {
+            "model_type": config["tts_model_type"],
+            "model_size": _SIZES.get(config["tts_model_size"], config["tts_model_size"]),
+            "hidden_size": talker["hidden_size"],
+            "num_code_groups": talker["num_code_groups"],
+            "codebook_size": talker["code_predictor_config"]["vocab_size"],
+            "max_positions": talker["max_position_embeddings"],
+            "sample_rate_hz": codec_config["output_sample_rate"],
+            "samples_per_frame": codec_config["decode_upsample_rate"],
+            "text_ids": {name: config[f"{name}_token_id"] for name in _names(TextIds)},
+            "codec_ids": {
+                name: talker["codec_eos_token_id" if name == "eos" else f"codec_{name}_id"]
+                for name in _names(CodecIds)
+            },
+            "languages": talker["codec_language_id"],
+            "speakers": {name.lower(): row for name, row in talker["spk_id"].items()},
+            "dialects": {
+                name.lower(): value for name, value in talker["spk_is_dialect"].items() if value
+            },
+            "generation": {
+                name: generation[_GENERATION_KEYS.get(name, name)]
+                for name in _names(GenerationDefaults)
+                if name != "non_streaming_mode" or name in generation
+            },
+        }
+        facts: ModelFacts = decode_strictly(ModelFacts, values, "configuration")
     except KeyError as error:
         problem = f"configuration has no key {error}"
     except (ValueError, TypeError, AttributeError) as error:
         problem = str(error)
+    else:
+        return facts
     raise CheckpointError(f"The checkpoint's {problem}; is it a Qwen3-TTS 12 Hz checkpoint?")
 
 
-def _facts_values(
-    config: dict[str, Any], codec_config: dict[str, Any], generation: dict[str, Any]
-) -> dict[str, Any]:
-    talker = config["talker_config"]
-    codec_keys = {field.name: f"codec_{field.name}_id" for field in dataclasses.fields(CodecIds)}
-    codec_keys["eos"] = "codec_eos_token_id"
-    predictor_keys = {
-        "predictor_do_sample": "subtalker_dosample",
-        "predictor_temperature": "subtalker_temperature",
-        "predictor_top_k": "subtalker_top_k",
-        "predictor_top_p": "subtalker_top_p",
-    }
-    size = config["tts_model_size"]
-    return {
-        "model_type": config["tts_model_type"],
-        "model_size": _SIZES.get(size, size),
-        "hidden_size": talker["hidden_size"],
-        "num_code_groups": talker["num_code_groups"],
-        "codebook_size": talker["code_predictor_config"]["vocab_size"],
-        "max_positions": talker["max_position_embeddings"],
-        "sample_rate_hz": codec_config["output_sample_rate"],
-        "samples_per_frame": codec_config["decode_upsample_rate"],
-        "text_ids": {
-            field.name: config[f"{field.name}_token_id"] for field in dataclasses.fields(TextIds)
-        },
-        "codec_ids": {name: talker[key] for name, key in codec_keys.items()},
-        "languages": talker["codec_language_id"],
-        "speakers": {name.lower(): row for name, row in talker["spk_id"].items()},
-        "dialects": {
-            name.lower(): dialect for name, dialect in talker["spk_is_dialect"].items() if dialect
-        },
-        "generation": {
-            field.name: generation[predictor_keys.get(field.name, field.name)]
-            for field in dataclasses.fields(GenerationDefaults)
-            if field.name != "non_streaming_mode" or field.name in generation
-        },
-    }
+def _names(kind: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 @dataclass(frozen=True)
@@ -268,9 +267,10 @@ class Manifest:
                 f"{FORMAT_VERSION}; {_REBUILD}"
             )
         try:
-            return typing.cast("Manifest", decode_strictly(cls, values, where))
+            manifest: Manifest = decode_strictly(cls, values, where)
         except ValueError as error:
             raise ManifestError(f"{error}; {_REBUILD}") from error
+        return manifest
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -320,12 +320,10 @@ def _decode_fields(kind: Any, value: Any, where: str) -> Any:
     required = {
         field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
     }
-    for problem, names in (
-        ("has the unknown key", values.keys() - hints.keys()),
-        ("has no key", required - values.keys()),
-    ):
-        if names:
-            raise ValueError(f"{where} {problem} {min(names)!r}")
+    if unknown := values.keys() - hints.keys():
+        raise ValueError(f"{where} has the unknown key {min(unknown)!r}")
+    if missing := required - values.keys():
+        raise ValueError(f"{where} has no key {min(missing)!r}")
     return kind(
         **{key: decode_strictly(hints[key], values[key], f"{where}: {key}") for key in values}
     )

@@ -27,7 +27,7 @@ from wyoming_qwen3tts.runtime.kv_cache import KVCache
 from wyoming_qwen3tts.runtime.manifest import Manifest, ModelFacts
 from wyoming_qwen3tts.runtime.sampling import SamplingOptions, process_logits, sample
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel, TalkerOutput
-from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES, load_tokenizer, read_json_object
+from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES, BpeTokenizer, read_json_object
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
     return SpeechModel(
         name=own.name,
         facts=facts,
-        tokenizer=load_tokenizer(checkpoint),
+        tokenizer=BpeTokenizer(checkpoint),
         embeddings=_GraphEmbeddings(
             graph("text_embed", "text_ids"),
             graph("codec_embed", "codec_ids"),
@@ -263,7 +263,7 @@ class _ConcatenatingTalker:
     """
 
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
-        # The exporter named the cache by accident; only the order is reliable.
+        # The exporter named the cache by accident; its order is that of KVCache.blocks.
         past = [name for name in graph.types if name not in _TALKER_INPUTS]
         sizes = {(graph.size(name, 1), graph.size(name, 3)) for name in past}
         if len(sizes) != 1 or len(past) % 2 or len(past) != graph.num_outputs - 2:
@@ -293,15 +293,13 @@ class _ConcatenatingTalker:
         past = int(cache.lengths[lane])
         length = past + len(embeddings)
         cache.reserve(length)
-        # The graph's order: key and value of each layer.
-        blocks = [block for pair in zip(cache.keys, cache.values, strict=True) for block in pair]
         logits, hidden, *present = self._graph.run(
             inputs_embeds=embeddings[None],
             position_ids=np.broadcast_to(np.arange(past, length), (_ROPE_AXES, 1, length - past)),
             attention_mask=np.ones((1, length), np.int64),
-            **dict(zip(self._past_names, self._copy_past(blocks, lane, past), strict=True)),
+            **dict(zip(self._past_names, self._copy_past(cache.blocks, lane, past), strict=True)),
         )
-        for block, grown in zip(blocks, present, strict=True):
+        for block, grown in zip(cache.blocks, present, strict=True):
             block[lane, :, past:length] = grown[0, :, past:]
         cache.lengths[lane] = length
         # Every code, then end of speech: the official code suppresses all other columns.

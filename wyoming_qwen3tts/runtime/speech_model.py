@@ -1,8 +1,4 @@
-"""One opened model and the protocols of its parts.
-
-Each bundle layout implements the protocols once: our own in ``graphs`` and ``embeddings``, the
-onnx-community one in ``onnx_community``. Callers never ask which layout a model has.
-"""
+"""One opened model and the protocols of its parts, which each bundle layout implements once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,10 +63,7 @@ class CodePredictor(Protocol):
 
 
 CodecState: TypeAlias = Any
-"""What a codec decoder carries from one call to the next; each decoder has its own type.
-
-A state is never changed in place, so a kept reference is a fork.
-"""
+"""What a decoder carries between calls; never changed in place, so a kept reference is a fork."""
 
 
 class CodecDecoder(Protocol):

@@ -1,9 +1,9 @@
 r"""Text tokenizer: Qwen2's byte-level BPE from ``vocab.json``, ``merges.txt`` and added tokens.
 
-The checkpoint ships no ``tokenizer.json``, so the pipeline is put together here: NFC, the Qwen2
-split pattern, bytes to printable characters, merges. The official package tokenises the whole
-template and cuts the body out by position; the body alone gives the same ids as long as it does
-not begin with white space, because ``\n`` stands before it and ``<|im_end|>`` behind.
+The checkpoint ships no ``tokenizer.json``, so the pipeline is built here: NFC, the Qwen2 split
+pattern, bytes to printable characters, merges. The official package tokenises the whole template
+and cuts the body out by position. The body alone gives the same ids as long as it does not begin
+with white space, because ``\n`` stands before it and ``<|im_end|>`` behind.
 
 Ported from: huggingface/transformers models/qwen2/tokenization_qwen2.py and Qwen2Converter of
 convert_slow_tokenizer.py.
@@ -18,83 +18,58 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from wyoming_qwen3tts.errors import BundleError
 
 TOKENIZER_FILES: Final = ("vocab.json", "merges.txt", "tokenizer_config.json")
-_VOCABULARY, _MERGES, _CONFIG = TOKENIZER_FILES
 
 # Every digit stands alone, contractions are split off, a word takes one character before it along.
-_SPLIT_PATTERN = (
+_SPLIT_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_ADDED_TOKEN_KEYS: Final = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
 class BpeTokenizer:
     """Text to token ids; user text can never yield a special token."""
 
-    def __init__(self, model: models.BPE, added_tokens: dict[int, AddedToken]) -> None:
-        """Build both pipelines over one shared vocabulary.
-
-        Args:
-            model: The vocabulary and its merges.
-            added_tokens: Id -> token, known to ``encode_template`` alone.
+    def __init__(self, directory: Path) -> None:
+        """Read the three ``TOKENIZER_FILES`` of a bundle or a checkpoint.
 
         Raises:
-            BundleError: An added token would get another id than the one it is stated to have.
+            BundleError: A file is missing, damaged or of another checkpoint; the message names it.
         """
+        vocabulary_path, merges_path, config_path = (directory / name for name in TOKENIZER_FILES)
+        vocabulary, merges = _read_vocabulary(vocabulary_path), _read_merges(merges_path)
+        try:
+            model = models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, byte_fallback=False)
+        except Exception as error:  # the tokenizers library raises bare Exception for a bad merge
+            raise BundleError(
+                f"{merges_path} does not fit {vocabulary_path.name}: {error}; "
+                "take both files from one checkpoint."
+            ) from error
         self._plain = _pipeline(model)
         self._template = _pipeline(model)
-        for token_id, token in sorted(added_tokens.items()):
+        for token_id, token in sorted(_read_added_tokens(config_path).items()):
             add = self._template.add_special_tokens if token.special else self._template.add_tokens
             add([token])
             actual_id = self._template.token_to_id(token.content)
             if actual_id != token_id:
                 raise BundleError(
-                    f"{_CONFIG} gives {token.content!r} the id {token_id}, but with "
-                    f"{_VOCABULARY} it gets {actual_id}; take both files from one checkpoint."
+                    f"{config_path} gives {token.content!r} the id {token_id}, but with "
+                    f"{vocabulary_path.name} it gets {actual_id}; take both files from one "
+                    "checkpoint."
                 )
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of ids, added tokens included."""
-        return self._template.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str) -> list[int]:
         """Encode user text; special tokens in it are read as plain text."""
-        return self._encode(self._plain, text)
+        return list(self._plain.encode(_repair_surrogates(text), add_special_tokens=False).ids)
 
     def encode_template(self, text: str) -> list[int]:
-        """Encode text of ours in which special tokens have their meaning."""
-        return self._encode(self._template, text)
-
-    @staticmethod
-    def _encode(pipeline: Tokenizer, text: str) -> list[int]:
-        return list(pipeline.encode(_repair_surrogates(text), add_special_tokens=False).ids)
-
-
-def load_tokenizer(directory: Path) -> BpeTokenizer:
-    """Read the tokenizer of a bundle or a checkpoint.
-
-    Args:
-        directory: Holds ``vocab.json``, ``merges.txt`` and ``tokenizer_config.json``.
-
-    Raises:
-        BundleError: A file is missing or damaged; the message names it.
-    """
-    vocabulary = _read_vocabulary(directory / _VOCABULARY)
-    merges = _read_merges(directory / _MERGES)
-    added_tokens = _read_added_tokens(directory / _CONFIG)
-    try:
-        model = models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, byte_fallback=False)
-    except Exception as error:  # the tokenizers library raises bare Exception for a bad merge
-        raise BundleError(
-            f"{directory / _MERGES} does not fit {_VOCABULARY}: {error}; "
-            "take both files from one checkpoint."
-        ) from error
-    return BpeTokenizer(model, added_tokens)
+        """Encode our own text, in which special tokens have their meaning."""
+        return list(self._template.encode(_repair_surrogates(text), add_special_tokens=False).ids)
 
 
 def _pipeline(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
-    # The library documents these four as assignable, its type stubs declare them read-only.
+    # The library documents these as assignable, its type stubs declare them read-only.
     pipeline: Any = tokenizer
     pipeline.normalizer = normalizers.NFC()
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(
@@ -115,15 +90,14 @@ def _repair_surrogates(text: str) -> str:
 def _read_vocabulary(path: Path) -> dict[str, int]:
     vocabulary = read_json_object(path)
     for token, token_id in vocabulary.items():
-        if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
+        if type(token_id) is not int or token_id < 0:
             raise BundleError(f"{path}: the id of {token!r} is {token_id!r}, not a number.")
     if len(set(vocabulary.values())) != len(vocabulary):
         raise BundleError(f"{path}: two tokens have the same id; fetch the file again.")
-    missing = [char for char in pre_tokenizers.ByteLevel.alphabet() if char not in vocabulary]
+    missing = set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys()
     if missing:
         raise BundleError(
-            f"{path}: {len(missing)} of the 256 byte tokens are missing, so some text could not be "
-            "spoken; fetch the file again."
+            f"{path}: {len(missing)} of the 256 byte tokens are missing; fetch the file again."
         )
     return vocabulary
 
@@ -147,14 +121,8 @@ def _read_added_tokens(path: Path) -> dict[int, AddedToken]:
     tokens: dict[int, AddedToken] = {}
     for key, entry in entries.items():
         try:
-            tokens[int(key)] = AddedToken(
-                entry["content"],
-                lstrip=entry["lstrip"],
-                rstrip=entry["rstrip"],
-                single_word=entry["single_word"],
-                normalized=entry["normalized"],
-                special=entry["special"],
-            )
+            flags = {name: entry[name] for name in _ADDED_TOKEN_KEYS}
+            tokens[int(key)] = AddedToken(entry["content"], **flags)
         except (KeyError, TypeError, ValueError) as error:
             raise BundleError(f"{path}: added token {key!r} is malformed: {error!r}.") from error
     return tokens

@@ -57,7 +57,7 @@ class PrefixCache:
 
     def _remember(self, key: bytes, snapshot: CacheSnapshot) -> None:
         # Numbers that were broken for once must not break the voice for good.
-        is_sound = all(np.isfinite(array).all() for array in (*snapshot.keys, *snapshot.values))
+        is_sound = all(np.isfinite(array).all() for array in snapshot.blocks)
         if snapshot.num_bytes > self._limit_bytes or not is_sound:
             return
         self._snapshots[key] = snapshot
