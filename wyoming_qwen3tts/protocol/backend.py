@@ -1,7 +1,4 @@
-"""The one door through which the protocol sees synthesis.
-
-``server`` implements :class:`SpeechBackend`; tests of this package use a fake.
-"""
+"""What the protocol knows of synthesis."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -26,11 +23,11 @@ class VoiceInfo:
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """What a client asked for, before any of it was looked up."""
+    """The voice that a client asks for; nothing of it is looked up yet."""
 
     voice: str | None = None
     language: str | None = None
-    """As the client spelt it: "de", "de-DE", "German"."""
+    """Any spelling: "de", "de-DE", "German"."""
     speaker: str | None = None
     """A style name, or an instruction in free words."""
 
@@ -46,11 +43,10 @@ class SpeechBackend(Protocol):
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak text that may still be arriving.
 
-        ``text`` yields pieces cut anywhere and ends when the text is complete. Closing the returned
-        generator early (``aclose``, or cancelling the task that waits for it) cancels the synthesis
-        within a frame. Text with nothing to say yields a short silence, never nothing. All chunks
-        have the same sample rate. The caller takes chunks as slowly as its client reads them: an
-        implementation makes nobody else wait for that.
+        ``text`` yields pieces cut anywhere and ends when the text is complete. Closing the
+        generator early cancels the synthesis within a frame. Text with nothing to say yields a
+        short silence. All chunks have the same sample rate. A slow reader must not delay other
+        requests.
 
         Raises:
             RequestError: The voice does not exist, or the model cannot do what is asked.

@@ -98,29 +98,28 @@ class Connection:
         """The response that speaks the open stream; None after it has failed."""
         self._failed: Response | None = None
         """A plain response whose audio-stop is withheld."""
-        self._close_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._num_errors = 0
-        self._active_at = asyncio.get_running_loop().time()
         self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
             "describe": self._describe,
             "ping": self._ping,
             "health": self._report_health,
-            "synthesize": self._request,
-            "synthesize-start": self._request,
-            "synthesize-chunk": self._request,
-            "synthesize-stop": self._request,
+            "synthesize": self._synthesize,
+            "synthesize-start": self._start_stream,
+            "synthesize-chunk": self._continue_stream,
+            "synthesize-stop": self._stop_stream,
         }
 
     async def run(self) -> None:
         """Serve the client to its end."""
         self._speaking = asyncio.create_task(self._speak_responses())
         tasks = [self._speaking, asyncio.create_task(self._read_events())]
-        if not self._client.is_pipe:
-            tasks.append(asyncio.create_task(self._watch_idleness()))
+        self._restart_timer(IDLE_TIMEOUT_S)
         try:
             await self._closed.wait()
         finally:
-            self._stop_close_timer()
+            if self._timer is not None:
+                self._timer.cancel()
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -163,7 +162,8 @@ class Connection:
             event = await read_event(self._client.reader)
             if event is None:
                 return False
-            await self._mark_active()
+            self._restart_timer(IDLE_TIMEOUT_S)
+            await self._send_withheld_audio_stop()
             if handler := self._handlers.get(event.type):
                 await handler(event)
         except (ProtocolError, ClientGoneError):
@@ -185,11 +185,6 @@ class Connection:
         self.drain()
         return bool(self._responses)
 
-    async def _mark_active(self) -> None:
-        self._active_at = asyncio.get_running_loop().time()
-        self._stop_close_timer()
-        await self._send_withheld_audio_stop()
-
     async def _describe(self, _event: Event) -> None:
         voices = await self._options.backend.voices()
         info = make_info(voices, supports_streaming=self._options.supports_streaming)
@@ -204,32 +199,22 @@ class Connection:
 
     # Requests
 
-    async def _request(self, event: Event) -> None:
-        handle = {
-            "synthesize": self._synthesize,
-            "synthesize-start": self._start_stream,
-            "synthesize-chunk": self._continue_stream,
-            "synthesize-stop": self._stop_stream,
-        }[event.type]
-        try:
-            handle(event)
-        except BusyError as error:
-            await self._report(error)
-            if event.type == "synthesize-start":
-                await self._events.write(SynthesizeStopped().event())
-
-    def _synthesize(self, event: Event) -> None:
+    async def _synthesize(self, event: Event) -> None:
         if not self._is_streaming:
             self._enqueue(event, is_stream=False)
 
-    def _start_stream(self, event: Event) -> None:
+    async def _start_stream(self, event: Event) -> None:
         if self._is_streaming:
             _LOGGER.info("%s: synthesize-start before synthesize-stop", self._client.name)
             self._end_stream()
         self._is_streaming = True
-        self._stream = self._enqueue(event, is_stream=True)
+        try:
+            self._stream = self._enqueue(event, is_stream=True)
+        except BusyError as error:
+            await self._report(error)
+            await self._events.write(SynthesizeStopped().event())
 
-    def _continue_stream(self, event: Event) -> None:
+    async def _continue_stream(self, event: Event) -> None:
         self._require_stream(event)
         if self._stream is None:
             return  # the rest of a stream that has failed
@@ -239,7 +224,7 @@ class Connection:
             self._stream.refuse(error)
             self._stream = None
 
-    def _stop_stream(self, event: Event) -> None:
+    async def _stop_stream(self, event: Event) -> None:
         self._require_stream(event)
         self._end_stream()
 
@@ -300,7 +285,7 @@ class Connection:
                 self._close()
 
     async def _speak(self, response: Response) -> None:
-        self._stop_close_timer()
+        self._restart_timer(IDLE_TIMEOUT_S)
         await self._send_withheld_audio_stop()
         try:
             failure = await response.speak(self._options.backend)
@@ -308,13 +293,12 @@ class Connection:
             self._responses.popleft()
             if response is self._stream:
                 self._stream = None
-        if failure is None:
-            self._stop_close_timer()
-            return
-        self._count(failure)
-        if not response.is_stream:
-            self._failed = response
-            self._start_close_timer()
+        self._restart_timer(IDLE_TIMEOUT_S)
+        if failure is not None:
+            self._count(failure)
+            if not response.is_stream:
+                self._failed = response
+                self._restart_timer(CLOSE_AFTER_ERROR_S)
 
     async def _send_withheld_audio_stop(self) -> None:
         """End the audio of a plain response that failed, now that the client goes on."""
@@ -331,11 +315,11 @@ class Connection:
             ProtocolError: The client has made too many.
         """
         self._count(error)
-        await self._mark_active()
+        await self._send_withheld_audio_stop()
         await self._events.write(make_error(error))
         if self._num_errors > MAX_ERRORS:
             raise ProtocolError("too many wrong requests")
-        self._start_close_timer()
+        self._restart_timer(CLOSE_AFTER_ERROR_S)
 
     def _count(self, error: Exception) -> None:
         self._options.on_error(error)
@@ -360,28 +344,21 @@ class Connection:
         except OSError:  # includes TimeoutError
             return
 
-    def _start_close_timer(self) -> None:
-        if self._close_timer is None and not self._client.is_pipe:
+    def _restart_timer(self, seconds: float) -> None:
+        """Close after this time without an event or a response."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._client.is_pipe:
             loop = asyncio.get_running_loop()
-            self._close_timer = loop.call_later(CLOSE_AFTER_ERROR_S, self._close_if_unused)
+            self._timer = loop.call_later(seconds, self._on_timer, seconds)
 
-    def _close_if_unused(self) -> None:
-        self._close_timer = None
-        if not self._responses:
-            self._close()
-
-    def _stop_close_timer(self) -> None:
-        if self._close_timer is not None:
-            self._close_timer.cancel()
-            self._close_timer = None
-
-    async def _watch_idleness(self) -> None:
-        loop = asyncio.get_running_loop()
-        while (left_s := self._active_at + IDLE_TIMEOUT_S - loop.time()) > 0:
-            await asyncio.sleep(left_s)
-            if any(response.text.has_ended for response in self._responses):
-                self._active_at = loop.time()
-        _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, IDLE_TIMEOUT_S)
+    def _on_timer(self, seconds: float) -> None:
+        is_idle = seconds == IDLE_TIMEOUT_S
+        if any(response.text.has_ended or not is_idle for response in self._responses):
+            self._restart_timer(IDLE_TIMEOUT_S)
+            return
+        if is_idle:
+            _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, seconds)
         self._close()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Voices -> the info event."""
+"""Makes the info event from the voices."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,9 +9,9 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.protocol.backend import VoiceInfo
 
 PROGRAM_NAME: Final = "qwen3-tts"
-"""Home Assistant makes the entity's id and title of it: never to be changed."""
+"""Home Assistant makes the entity's id and title from it: never change it."""
 
-_ATTRIBUTION: Final = ("Qwen", "https://github.com/QwenLM/Qwen3-TTS")
+_ATTRIBUTION: Final = Attribution(name="Qwen", url="https://github.com/QwenLM/Qwen3-TTS")
 
 
 def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Info:
@@ -19,7 +19,7 @@ def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Info:
     program = TtsProgram(
         name=PROGRAM_NAME,
         description="Qwen3-TTS, spoken locally with onnxruntime",
-        attribution=_attribution(),
+        attribution=_ATTRIBUTION,
         installed=True,
         version=__version__,
         voices=[_make_voice(voice) for voice in voices],
@@ -32,14 +32,9 @@ def _make_voice(voice: VoiceInfo) -> TtsVoice:
     return TtsVoice(
         name=voice.name,
         description=voice.description,
-        attribution=_attribution(),
+        attribution=_ATTRIBUTION,
         installed=True,
         version=voice.version,
         languages=list(voice.languages),
         speakers=[TtsVoiceSpeaker(name=speaker) for speaker in voice.speakers] or None,
     )
-
-
-def _attribution() -> Attribution:
-    name, url = _ATTRIBUTION
-    return Attribution(name=name, url=url)

@@ -28,17 +28,16 @@ ERROR_FLUSH_TIMEOUT_S: Final = 1.0
 _BACKLOG: Final = 128
 _SEND_BUFFER_BYTES: Final = 131_072
 """A small kernel buffer shows soon that a client does not read; the default may be megabytes."""
-_MAX_REMEMBERED: Final = 256
+_MAX_LOGGED_ADDRESSES: Final = 256
 
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed server address."""
+    """A parsed server address; the scheme is tcp, unix or stdio."""
 
     scheme: str
-    """tcp, unix or stdio."""
     host: str = ""
     port: int = 0
     path: str = ""
@@ -120,11 +119,7 @@ class Listener:
         on_error: Callable[[Exception], None] = lambda _error: None,
         health: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """Prepare to listen; for the options see :class:`ConnectionOptions`.
-
-        Raises:
-            ConfigError: The address is wrong.
-        """
+        """Prepare to listen; raises ConfigError. The options are those of ConnectionOptions."""
         self._uri = uri
         self._address = parse_uri(uri)
         self._options = ConnectionOptions(
@@ -140,11 +135,7 @@ class Listener:
         self._denied: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        """Begin to listen.
-
-        Raises:
-            ConfigError: The address cannot be listened on.
-        """
+        """Begin to listen; raises ConfigError."""
         options: dict[str, Any] = {"limit": MAX_HEADER_BYTES, "backlog": _BACKLOG}
         address = self._address
         try:
@@ -237,10 +228,8 @@ class Listener:
 
     def _deny(self, writer: asyncio.StreamWriter, address: str) -> None:
         self._status.num_denied += 1
-        if address not in self._denied:  # one line for each address
+        if address not in self._denied and len(self._denied) < _MAX_LOGGED_ADDRESSES:
             _LOGGER.warning("Rejected %s: not in allowed_networks", address)
-            if len(self._denied) >= _MAX_REMEMBERED:
-                self._denied.clear()
             self._denied.add(address)
         writer.transport.abort()
 
