@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +18,10 @@ from wyoming_qwen3tts.config import load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError, RequestError, VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.text.language import LANGUAGES
-from wyoming_qwen3tts.voices import editing as voice_store
+from wyoming_qwen3tts.voices import editing
 from wyoming_qwen3tts.voices.clips import reading_time_s
+from wyoming_qwen3tts.voices.editing import DESIGN_TEXTS, DesignBrief, VoiceDesigner
 from wyoming_qwen3tts.voices.library import VoiceLibrary
-from wyoming_qwen3tts.voices.voice_design import TEXTS, Brief, VoiceDesigner
 from wyoming_qwen3tts.voices.voice_folder import VoiceKind
 
 
@@ -40,9 +39,9 @@ class ScriptedDesigner:
         self.silent = silent
         self.endless = endless
         self.slow = slow
-        self.spoken: list[tuple[Brief, int]] = []
+        self.spoken: list[tuple[DesignBrief, int]] = []
 
-    def speak(self, brief: Brief, seed: int) -> tuple[Float32Array, bool]:
+    def speak(self, brief: DesignBrief, seed: int) -> tuple[Float32Array, bool]:
         self.spoken.append((brief, seed))
         duration_s = reading_time_s(brief.text) * (3 if seed in self.slow else 1)
         samples = speech_clip(round(duration_s, 1), seed=seed)
@@ -123,18 +122,18 @@ class TestAdd:
         "name", ["../evil", "..", ".hidden", "a/b", "/etc", "a\\b", "", "-x", "a\0b", "x" * 65]
     )
     def test_a_name_that_leads_elsewhere(self, tmp_path: Path, recording: Path, name: str) -> None:
-        new = voice_store.NewVoice(name, "en", recording)
-        with pytest.raises(VoiceError, match="no name for a voice"):
-            voice_store.add_voice(tmp_path / "data" / "voices", new)
+        new = editing.NewVoice(name, "en", recording)
+        with pytest.raises(VoiceError, match="not a name for a voice"):
+            editing.add_voice(tmp_path / "data" / "voices", new)
         assert sorted(tmp_path.iterdir()) == [recording]
 
     @pytest.mark.parametrize("language", ["..", "../x", "english", ""])
     def test_a_language_that_leads_elsewhere(
         self, tmp_path: Path, recording: Path, language: str
     ) -> None:
-        new = voice_store.NewVoice("anna", language, recording)
-        with pytest.raises(VoiceError, match="no language code"):
-            voice_store.add_voice(tmp_path / "data" / "voices", new)
+        new = editing.NewVoice("anna", language, recording)
+        with pytest.raises(VoiceError, match="not a language code"):
+            editing.add_voice(tmp_path / "data" / "voices", new)
         assert sorted(tmp_path.iterdir()) == [recording]
 
     def test_nothing_is_written_for_a_bad_clip_text_or_language(
@@ -159,38 +158,21 @@ class TestAdd:
         with pytest.raises(VoiceError, match="name Grandpa is that of"):
             voice("add", "Grandpa", "--audio", recording, "--language", "de")
 
-    def test_a_folder_that_appears_meanwhile_is_not_overwritten(self, tmp_path: Path) -> None:
-        target = tmp_path / "voices" / "en" / "anna"
-
-        def write_while_somebody_else_does() -> None:
-            with voice_store.new_folder(target) as folder:
-                (folder / "mine").touch()
-                target.mkdir()
-                (target / "theirs").touch()
-
-        with pytest.raises(VoiceError, match="there already"):
-            write_while_somebody_else_does()
-        assert [path.name for path in target.parent.rglob("*")] == ["anna", "theirs"]
-
-    def test_a_killed_write_leaves_no_voice(
+    def test_a_failed_write_leaves_no_voice(
         self,
         tmp_path: Path,
         voice: Callable[..., int],
         recording: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        def killed(_: Path) -> None:
-            raise KeyboardInterrupt
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(voice_store, "_sync", killed)
-            # As after a kill, nothing is cleaned up.
-            patch.setattr(voice_store.shutil, "rmtree", lambda *_, **__: None)
-            with pytest.raises(KeyboardInterrupt):
+            patch.setattr(editing.Path, "write_text", full)
+            with pytest.raises(VoiceError, match="cannot be written: No space left"):
                 voice("add", "grandpa", "--audio", recording, "--text", TRANSCRIPT)
-        (part,) = (tmp_path / "data" / "voices" / "en").iterdir()
-        assert VoiceLibrary([tmp_path / "data"]).scan() == ()
-        os.utime(part, (0, 0))
+        assert folders(tmp_path) == []
         assert voice("add", "grandpa", "--audio", recording, "--text", TRANSCRIPT) == 0
         assert folders(tmp_path) == ["en/grandpa/ref.txt", "en/grandpa/ref.wav"]
 
@@ -289,7 +271,7 @@ class TestDesign:
         )  # fmt: skip
         assert designed == 0
         assert [seed for _, seed in designer.spoken] == [40, 41]
-        assert designer.spoken[0][0] == Brief("warm low male voice", "de", TEXTS["de"])
+        assert designer.spoken[0][0] == DesignBrief("warm low male voice", "de", DESIGN_TEXTS["de"])
         out = capsys.readouterr().out
         assert "candidate-2.wav" in out
         assert "keep grandpa NUMBER" in out
@@ -299,7 +281,10 @@ class TestDesign:
         assert voice("keep", "grandpa", 2) == 0
         (entry,) = VoiceLibrary([tmp_path / "data"]).scan()
         assert (entry.problem, entry.kind, entry.language) == (None, VoiceKind.ICL, "de")
-        assert (entry.text, entry.settings.description) == (TEXTS["de"], "warm low male voice")
+        assert (entry.text, entry.settings.description) == (
+            DESIGN_TEXTS["de"],
+            "warm low male voice",
+        )
         assert entry.clip is not None
         assert entry.clip.read_bytes() == second
         assert all(name.startswith("de/grandpa/") for name in folders(tmp_path))
@@ -323,11 +308,11 @@ class TestDesign:
         design = (*design, "--candidates", 4)
         assert voice(*design, designer=designer) == 0
         out = capsys.readouterr().out
-        assert "NO USE: The clip is silent" in out
-        assert "NO USE: It did not come to an end" in out
-        assert re.search(r"NO USE: Its \d\.\d s of speech cannot be just the text", out)
+        assert "UNUSABLE: The clip is silent" in out
+        assert "UNUSABLE: It did not come to an end" in out
+        assert re.search(r"UNUSABLE: Its \d\.\d s of speech do not fit the text", out)
         for number in (1, 2, 3):
-            with pytest.raises(VoiceError, match=f"Candidate {number} of anna is no use"):
+            with pytest.raises(VoiceError, match=f"Candidate {number} of anna is unusable"):
                 voice("keep", "anna", number)
         assert voice("keep", "anna", 4) == 0
 
@@ -352,9 +337,9 @@ class TestDesign:
         self, tmp_path: Path, voice: Callable[..., int], name: str
     ) -> None:
         designer = ScriptedDesigner()
-        with pytest.raises(VoiceError, match="no name for a voice"):
+        with pytest.raises(VoiceError, match="not a name for a voice"):
             voice("design", "warm", "--name", name, designer=designer)
-        with pytest.raises(VoiceError, match="no name for a voice"):
+        with pytest.raises(VoiceError, match="not a name for a voice"):
             voice("keep", name, 1)
         assert designer.spoken == []
         assert list(tmp_path.iterdir()) == []
@@ -384,7 +369,7 @@ class TestDesign:
         voice(*design, designer=ScriptedDesigner())
         path = tmp_path / "data/voices/.designs/anna/design.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"language": "../../../evil"}))
-        with pytest.raises(VoiceError, match="no language code"):
+        with pytest.raises(VoiceError, match="not a language code"):
             voice("keep", "anna", 1)
         assert not (tmp_path / "evil").exists()
 
@@ -409,8 +394,8 @@ class TestDesign:
             voice("design", "warm", "--name", "anna")
 
     def test_every_language_has_a_text_that_makes_a_good_clip(self) -> None:
-        assert set(TEXTS) == set(LANGUAGES)
-        assert all(6 < reading_time_s(text) < 15 for text in TEXTS.values())
+        assert set(DESIGN_TEXTS) == set(LANGUAGES)
+        assert all(6 < reading_time_s(text) < 15 for text in DESIGN_TEXTS.values())
 
 
 class TestDesigner:
@@ -420,7 +405,7 @@ class TestDesigner:
 
     def test_speaks_and_says_whether_it_ended(self, tiny_model: Callable[..., SpeechModel]) -> None:
         designer = VoiceDesigner(tiny_model("1.7B-voice_design"))
-        brief = Brief("warm low male voice", "de", "Hallo.")
+        brief = DesignBrief("warm low male voice", "de", "Hallo.")
         samples, _ = designer.speak(brief, seed=3)
         assert samples.dtype == np.float32
         assert 0 < len(samples) <= 28 * designer.sample_rate_hz

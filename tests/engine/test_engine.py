@@ -148,7 +148,8 @@ async def test_voices_are_listed_at_once_while_speaking(data_dir):
         await stream.aclose()
 
 
-async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path):
+async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("wyoming_qwen3tts.voices.library._MAX_SCAN_AGE_S", 0.0)
     root = tmp_path / "data"
     shutil.copytree(data_dir, root)
     async with create_speech_source(config_for(root)) as source:
@@ -214,7 +215,10 @@ async def test_a_style_is_added_to_a_designed_voice(data_dir, tmp_path):
         assert pcm(await speak(source, asked, "Hello there.")) == styled
 
 
-async def test_a_preset_with_settings_of_its_own_is_a_voice(data_dir, tiny_bundle, tmp_path):
+async def test_a_preset_with_settings_of_its_own_is_a_voice(
+    data_dir, tiny_bundle, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("wyoming_qwen3tts.voices.library._MAX_SCAN_AGE_S", 0.0)
     root = tmp_path / "data"
     shutil.copytree(data_dir, root)
     second = tiny_bundle("1.7B-custom_voice")

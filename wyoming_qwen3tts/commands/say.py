@@ -35,11 +35,10 @@ from wyoming_qwen3tts.synthesis.request import (
 from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.text.language import language_code, model_language
-from wyoming_qwen3tts.voices.catalog import Catalogue, split_language, voice_key
-from wyoming_qwen3tts.voices.clips import read_clip_file
-from wyoming_qwen3tts.voices.cloning import cloned_voice, encode_clip
+from wyoming_qwen3tts.voices.catalog import Catalog, split_language
+from wyoming_qwen3tts.voices.clips import cloned_voice, encode_clip, read_clip_file
 from wyoming_qwen3tts.voices.library import VoiceLibrary
-from wyoming_qwen3tts.voices.voice_cache import encoder_id
+from wyoming_qwen3tts.voices.voice_folder import voice_key
 
 _DEFAULT_OUTPUT = "speech.wav"
 
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
     if bundle.notice is not None:
         print(bundle.notice, file=sys.stderr)
     model = open_bundle(bundle.directory, config.num_threads)
-    speech = _speak(model, _request(args, config, bundle, model, text), args.output)
+    speech = _speak(model, _request(args, config, model, text), args.output)
     if args.codes is not None:
         with args.codes.open("wb") as file:
             np.save(file, speech.codes.reshape(-1, model.facts.num_code_groups))
@@ -110,8 +109,10 @@ def _bundle(args: argparse.Namespace, config: Config) -> InstalledBundle:
         return find_bundle(config.models[0], data_dirs)
     installed = installed_models(data_dirs)
     if args.voice is not None:
-        catalogue = Catalogue(installed, VoiceLibrary(data_dirs), {})
-        return catalogue.find(SpeechRequest(args.voice, args.language), None).bundle
+        library = VoiceLibrary(data_dirs)
+        catalog = Catalog(installed, library, {})
+        request = SpeechRequest(args.voice, args.language)
+        return catalog.select(catalog.combine(library.scan()), request, None).bundle
     wanted = "base" if args.reference is not None else "custom_voice"
     fitting = [bundle for bundle in installed if bundle.manifest.facts.model_type == wanted]
     return (fitting or installed)[0]
@@ -120,12 +121,11 @@ def _bundle(args: argparse.Namespace, config: Config) -> InstalledBundle:
 def _request(
     args: argparse.Namespace,
     config: Config,
-    bundle: InstalledBundle,
     model: SpeechModel,
     text: str,
 ) -> SynthesisRequest:
     facts = model.facts
-    voice = _voice(args, config, bundle, model)
+    voice = _voice(args, config, model)
     options = default_options(facts.generation)
     if args.entry is not None:
         options = args.entry.settings.apply(options)
@@ -150,9 +150,7 @@ def _request(
     return SynthesisRequest(text, voice, _without_vain_instruction(options, facts))
 
 
-def _voice(
-    args: argparse.Namespace, config: Config, bundle: InstalledBundle, model: SpeechModel
-) -> Voice:
+def _voice(args: argparse.Namespace, config: Config, model: SpeechModel) -> Voice:
     facts = model.facts
     if args.reference is not None:
         encoded = encode_clip(read_clip_file(args.reference), args.reference_text, model)
@@ -175,7 +173,7 @@ def _voice(
         return PresetSpeaker(key.removesuffix(size))
     args.entry = library.find(entries[key].name)
     args.language = args.language or args.entry.language
-    return library.prepare(args.entry, model, encoder_id(bundle.manifest))
+    return library.prepare(args.entry, model).result()
 
 
 def _without_vain_instruction(options: SynthesisOptions, facts: ModelFacts) -> SynthesisOptions:

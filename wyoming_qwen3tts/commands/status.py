@@ -18,9 +18,9 @@ from wyoming_qwen3tts.errors import BundleError
 from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import InstalledBundle, outdated_bundles, scan_bundles
 from wyoming_qwen3tts.runtime.bundle import open_bundle
-from wyoming_qwen3tts.voices.catalog import Catalogue
+from wyoming_qwen3tts.voices.catalog import Catalog
 from wyoming_qwen3tts.voices.library import VoiceLibrary
-from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, printable
+from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, escape_control_chars
 
 _MEGABYTE = 1_000_000
 _ASK_TIMEOUT_S = 5.0
@@ -115,7 +115,7 @@ def gather(data_dirs: Sequence[Path]) -> StatusReport:
     speeds = SpeedRecord(data_dirs[0])
     return StatusReport(
         models=[_model_report(bundle, speeds) for bundle in bundles],
-        num_voices=len(Catalogue(bundles, library, {}).voices()),
+        num_voices=len(Catalog(bundles, library, {}).combine(entries)),
         num_library_voices=sum(entry.problem is None for entry in entries),
         problems=problems,
     )
@@ -137,7 +137,7 @@ def _model_report(bundle: InstalledBundle, speeds: SpeedRecord) -> ModelReport:
 
 
 def _voice_problem(entry: LibraryVoice) -> str:
-    return f"voice {printable(entry.name)} ({printable(str(entry.directory))}): {entry.problem}"
+    return f"voice {entry.name} ({escape_control_chars(str(entry.directory))}): {entry.problem}"
 
 
 def _measure_into(model: ModelReport, num_threads: int) -> None:

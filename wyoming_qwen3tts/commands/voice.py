@@ -13,27 +13,28 @@ from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle, installed_bundles
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import language_code
-from wyoming_qwen3tts.voices.editing import NewVoice, add_voice, remove_voice
-from wyoming_qwen3tts.voices.library import LIBRARY_NAME, VoiceLibrary
-from wyoming_qwen3tts.voices.voice_design import (
-    TEXTS,
-    Brief,
+from wyoming_qwen3tts.voices.editing import (
+    DESIGN_TEXTS,
+    DESIGNS_NAME,
     Candidate,
+    DesignBrief,
+    NewVoice,
     VoiceDesigner,
-    clip_name,
-    design_folder,
+    add_voice,
+    candidate_path,
+    design_voice,
     keep_candidate,
-    make_candidate,
-    new_design,
-    save_design,
+    remove_voice,
 )
+from wyoming_qwen3tts.voices.library import LIBRARY_NAME, VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import (
     LibraryVoice,
     VoiceKind,
     check_clip,
     check_voice_name,
+    read_text,
+    voice_key,
 )
-from wyoming_qwen3tts.voices.voice_settings import read_text
 
 _PROGRAM: Final = "wyoming-qwen3tts voice"
 _DEFAULT_LANGUAGE: Final = "en"
@@ -147,7 +148,7 @@ def _list(data_dirs: Sequence[Path]) -> int:
 
 def _check(name: str | None, data_dirs: Sequence[Path]) -> int:
     library = VoiceLibrary(data_dirs)
-    voices = _named(library, name) if name is not None else library.scan()
+    voices = library.named(name) if name is not None else library.scan()
     for voice in voices:
         if voice.problem is None:
             print(f"ok       {voice.name} ({voice.language}): {_facts(voice)}")
@@ -167,7 +168,7 @@ def _facts(voice: LibraryVoice) -> str:
 
 
 def _remove(name: str, data_dirs: Sequence[Path]) -> int:
-    voices = _named(VoiceLibrary(data_dirs), name)
+    voices = VoiceLibrary(data_dirs).named(name)
     if len(voices) > 1:
         folders = ", ".join(str(voice.directory) for voice in voices)
         raise VoiceError(f"Several folders have the name {name}: {folders}. Remove one by hand.")
@@ -184,24 +185,22 @@ def _design(args: argparse.Namespace, config: Config, opener: OpenDesigner) -> i
         raise RequestError("The description is empty; say what the voice is like.")
     root = data_dirs[0] / LIBRARY_NAME
     language = _language(args.language)
-    brief = Brief(args.description.strip(), language, args.text or TEXTS[language])
+    brief = DesignBrief(args.description.strip(), language, args.text or DESIGN_TEXTS[language])
     check_voice_name(args.name)
     _check_free(args.name, data_dirs)
     designer = opener(config)
     first_seed = secrets.randbelow(_MAX_SEED) if args.seed is None else args.seed
-    candidates: list[Candidate] = []
-    with new_design(root, args.name) as folder:
-        for number in tqdm(range(1, args.candidates + 1), unit="voice", disable=None, leave=False):
-            path = folder / clip_name(number)
-            candidates.append(make_candidate(designer, brief, first_seed + number - 1, path))
-        save_design(folder, brief, candidates)
-    return _show_candidates(args.name, design_folder(root, args.name), candidates)
+    seeds = tqdm(
+        range(first_seed, first_seed + args.candidates), unit="voice", disable=None, leave=False
+    )
+    candidates = design_voice(root, args.name, brief, designer, seeds)
+    return _show_candidates(args.name, root / DESIGNS_NAME / args.name, candidates)
 
 
 def _show_candidates(name: str, folder: Path, candidates: Sequence[Candidate]) -> int:
     for number, candidate in enumerate(candidates, 1):
-        problem = f"  NO USE: {candidate.problem}" if candidate.problem is not None else ""
-        path = folder / clip_name(number)
+        problem = f"  UNUSABLE: {candidate.problem}" if candidate.problem is not None else ""
+        path = candidate_path(folder, number)
         print(f"{number}  {path}  {candidate.duration_s:.1f} s, seed {candidate.seed}{problem}")
     if all(candidate.problem is not None for candidate in candidates):
         print("None of them can be kept; design again, with another seed or description.")
@@ -220,32 +219,23 @@ def _keep(name: str, number: int, data_dirs: Sequence[Path]) -> int:
 
 def _check_free(name: str, data_dirs: Sequence[Path]) -> None:
     for voice in VoiceLibrary(data_dirs).scan():
-        if voice.name.casefold() == name.casefold():
+        if voice_key(voice.name) == voice_key(name):
             raise VoiceError(
                 f"The name {name} is that of {voice.directory}; remove that voice first, or choose "
                 "another name."
             )
 
 
-def _named(library: VoiceLibrary, name: str) -> tuple[LibraryVoice, ...]:
-    voices = [voice for voice in library.scan() if voice.name.casefold() == name.casefold()]
-    if not voices:
-        # Its message has the nearest name.
-        library.find(name)
-    return tuple(voices)
-
-
 def _language(name: str) -> str:
     code = language_code(name)
     if code is None:
-        raise RequestError(f"Unknown language {name!r}; use {', '.join(TEXTS)}.")
+        raise RequestError(f"Unknown language {name!r}; use {', '.join(DESIGN_TEXTS)}.")
     return code
 
 
 def _open_designer(config: Config) -> VoiceDesigner:
     bundle = _installed_designer(config)
-    options = config.num_threads
-    return VoiceDesigner(open_bundle(bundle.directory, options))
+    return VoiceDesigner(open_bundle(bundle.directory, config.num_threads))
 
 
 def _installed_designer(config: Config) -> InstalledBundle:

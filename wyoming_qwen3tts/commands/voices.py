@@ -6,7 +6,7 @@ import json
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.models.bundles import find_bundle
 from wyoming_qwen3tts.models.installer import installed_models
-from wyoming_qwen3tts.voices.catalog import Catalogue, CatalogueVoice
+from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
     data_dirs = config.data_paths
     bundles = [find_bundle(model, data_dirs) for model in config.models]
     bundles = bundles or installed_models(data_dirs)
-    voices = Catalogue(bundles, VoiceLibrary(data_dirs), {}).voices()
+    voices = Catalog(bundles, VoiceLibrary(data_dirs), {}).combine(VoiceLibrary(data_dirs).scan())
     if args.json:
         print(json.dumps([_row(voice) for voice in voices], indent=2, ensure_ascii=False))
         return 0
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
     return 0
 
 
-def _row(voice: CatalogueVoice) -> dict[str, str]:
+def _row(voice: CatalogVoice) -> dict[str, str]:
     return {
         "voice": voice.info.name,
         "languages": " ".join(voice.info.languages),

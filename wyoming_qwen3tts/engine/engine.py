@@ -4,11 +4,9 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TypeVar, TypeVarTuple
 
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.config import Config
@@ -39,7 +37,7 @@ from wyoming_qwen3tts.text.normalize import (
     Rule,
     rules_from_names,
 )
-from wyoming_qwen3tts.voices.catalog import Catalogue, CatalogueVoice
+from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 
 _LOGGER = logging.getLogger(__name__)
@@ -47,10 +45,6 @@ _LOGGER = logging.getLogger(__name__)
 _WARM_UP_TEXT = "Hello, this is ready."
 _CARE_S = 2.0
 _TRIM_S = 60.0
-_NUM_LOOKUPS = 2
-
-Arguments = TypeVarTuple("Arguments")
-Found = TypeVar("Found")
 
 
 class SpeechEngine:
@@ -59,7 +53,7 @@ class SpeechEngine:
     def __init__(
         self,
         config: Config,
-        catalogue: Catalogue,
+        catalog: Catalog,
         pool: ModelPool,
         worker: SynthesisWorker,
         arrivals: Arrivals,
@@ -70,20 +64,17 @@ class SpeechEngine:
         self._figures = figures
         self._config = config
         self._arrivals = arrivals
-        self._catalogue = catalogue
+        self._catalog = catalog
         self._pool = pool
         self._worker = worker
         self._speeds = speeds
         self._admission = Admission(config.max_requests)
-        # Of their own: whoever opens models and encodes clips may use up the common threads, and
-        # describe is answered all the same.
-        self._lookups = ThreadPoolExecutor(_NUM_LOOKUPS, "catalogue")
         self._languages = frozenset(_known_languages(config.languages))
         self._rules = _rules(config.disabled_text_rules)
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
-        voices = await self._look_up(self._catalogue.voices)
+        voices = await self._catalog.voices()
         return [voice.info for voice in voices]
 
     def status(self) -> EngineStatus:
@@ -96,8 +87,8 @@ class SpeechEngine:
         )
 
     def close(self) -> None:
-        """Look nothing up any more."""
-        self._lookups.shutdown(wait=False, cancel_futures=True)
+        """Encode no more clips."""
+        self._catalog.close()
 
     async def warm_up(self) -> None:
         """Speak a sentence to nobody, so that the first request finds everything open.
@@ -144,8 +135,7 @@ class SpeechEngine:
             try:
                 chosen = await self._find(request)
                 synthesizer = await stack.enter_async_context(self._pool.use(chosen.bundle))
-                # In a thread: a new clip of the library is encoded here, which takes seconds.
-                plan = await asyncio.to_thread(self._plan, chosen, request, synthesizer.model)
+                plan = await self._plan(chosen, request, synthesizer.model)
             except Exception:
                 figures.count_refusal()
                 raise
@@ -172,27 +162,23 @@ class SpeechEngine:
                 self._pool.usage(chosen.bundle).add(answer.report)
                 figures.count_request(**answer.report.metrics())
 
-    async def _find(self, request: SpeechRequest) -> CatalogueVoice:
+    async def _find(self, request: SpeechRequest) -> CatalogVoice:
         """Return the voice that a request means, when its model is there."""
         try:
-            chosen = await self._look_up(self._catalogue.find, request, self._config.voice)
+            chosen = await self._catalog.find(request, self._config.voice)
         except RequestError:
             if not await self._arrivals.settle(None):
                 raise
         else:
             if not await self._arrivals.settle(chosen.bundle):
                 return chosen
-        return await self._look_up(self._catalogue.find, request, self._config.voice)
+        return await self._catalog.find(request, self._config.voice)
 
-    async def _look_up(self, find: Callable[[*Arguments], Found], *arguments: *Arguments) -> Found:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._lookups, find, *arguments)
-
-    def _plan(
-        self, chosen: CatalogueVoice, request: SpeechRequest, model: SpeechModel
+    async def _plan(
+        self, chosen: CatalogVoice, request: SpeechRequest, model: SpeechModel
     ) -> AnswerPlan:
         options = self._sampled(default_options(model.facts.generation, self._config.seed))
-        voice, options = self._catalogue.prepare(chosen, model, options, request.speaker)
+        voice, options = await self._catalog.prepare(chosen, model, options, request.speaker)
         language = chosen.language or _requested_language(request)
         spoken = chosen.info.languages
         used = tuple(code for code in spoken if code in self._languages)
@@ -280,9 +266,9 @@ async def create_speech_source(
         memory_limit_bytes=limit,
         on_loss=worker.abandon,
     )
-    catalogue = Catalogue(arrivals.bundles, VoiceLibrary(data_dirs), config.styles)
+    catalog = Catalog(arrivals.bundles, VoiceLibrary(data_dirs), config.styles)
     speeds = SpeedRecord(data_dirs[0])
-    engine = SpeechEngine(config, catalogue, pool, worker, arrivals, speeds, figures or Metrics())
+    engine = SpeechEngine(config, catalog, pool, worker, arrivals, speeds, figures or Metrics())
     async with arrivals.working(), _reporting(pool):
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
         warm_up = asyncio.create_task(_keep_warm(engine, arrivals))

@@ -27,7 +27,7 @@ from wyoming_qwen3tts.text.language import detect_language, model_language
 from wyoming_qwen3tts.text.markup import drop_code_blocks
 from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts
 from wyoming_qwen3tts.text.sentence_stream import SentenceStream
-from wyoming_qwen3tts.voices.catalog import CatalogueVoice
+from wyoming_qwen3tts.voices.catalog import CatalogVoice
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _VOICE_KINDS: dict[type, str] = {
 class AnswerPlan:
     """What a request came down to."""
 
-    chosen: CatalogueVoice
+    chosen: CatalogVoice
     voice: Voice
     options: SynthesisOptions
     """But for the language, which may follow from the text."""
@@ -241,7 +241,7 @@ class Answer:
         if self._language is None:
             self._language = detect_language(sentence, self._plan.candidates)
             self.report.language = self._language
-        return self._language
+        return self._language or self._plan.chosen.native_language
 
     async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""

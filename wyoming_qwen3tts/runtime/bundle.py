@@ -66,6 +66,7 @@ def open_bundle(
         speaker_encoder=partial(embed_speaker, directory / "speaker_encoder.onnx", num_threads)
         if "speaker_encoder.onnx" in hashes
         else None,
+        encoder_id=manifest.encoder_id,
     )
 
 

@@ -6,6 +6,7 @@ the key.
 """
 
 import dataclasses
+import hashlib
 import json
 import types
 import typing
@@ -244,6 +245,13 @@ class Manifest:
     builder_version: str
     files: tuple[BundleFile, ...]
     quantization: tuple[QuantizationReport, ...]
+
+    @property
+    def encoder_id(self) -> str:
+        """Hash of the files of the encoders, which a Base model encodes clips with."""
+        encoders = ("codec_encoder.", "speaker_encoder.")
+        files = sorted((f.path, f.sha256) for f in self.files if f.path.startswith(encoders))
+        return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
     def to_json(self) -> str:
         """Return the text of ``manifest.json``."""

@@ -111,3 +111,5 @@ class SpeechModel:
     """Mono samples (S,) at the model's rate -> codes (F, G), F = ceil(S / 1920); Base only."""
     speaker_encoder: Callable[[Float32Array], Float32Array] | None
     """Mono samples (S,) at the model's rate -> x-vector (D,); Base only."""
+    encoder_id: str = ""
+    """Tells the encoders of this bundle from others, for kept encodings of clips."""

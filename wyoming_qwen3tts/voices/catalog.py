@@ -1,10 +1,12 @@
-"""The voices of a server, and what a client's request means in terms of them.
+"""The voices of a server, and which of them a request means.
 
-Listing reads manifests and the voice library, never a graph.
+Voices are listed from manifests and the voice library; no graph is opened.
 """
 
+import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wyoming_qwen3tts import __version__
@@ -17,12 +19,11 @@ from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, Syn
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.text.language_data import LANGUAGES
 from wyoming_qwen3tts.voices.library import VoiceLibrary
-from wyoming_qwen3tts.voices.voice_cache import encoder_id
-from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind
+from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind, voice_key
 
 _LOGGER = logging.getLogger(__name__)
 
-# The preset speakers' character and native language, in the words of their publisher's model card.
+# The preset speakers' character and native language, from the publisher's model card.
 _SPEAKER_NOTES = {
     "vivian": "bright young woman, a little edgy; native Chinese",
     "serena": "warm, gentle young woman; native Chinese",
@@ -34,40 +35,44 @@ _SPEAKER_NOTES = {
     "ono_anna": "playful, light young woman; native Japanese",
     "sohee": "warm, expressive woman; native Korean",
 }
-_DESIGNED_NAME = "designed"
+_EMBEDDED_NOTES = {
+    EMBEDDED_NAME: "small English voice; for the real ones name a model",
+    RANDOM_NAME: "random weights, sounds but no words",
+}
 _KINDS = {
     VoiceKind.ICL: "cloned voice",
     VoiceKind.X_VECTOR: "cloned voice",
     VoiceKind.DESIGNED: "designed voice",
     VoiceKind.PRESET: "own settings",
 }
+_DESIGNED_NAME = "designed"
 _DEFAULT_DESIGN = "A calm, friendly voice."
-_EMBEDDED_NOTES = {
-    EMBEDDED_NAME: "small English voice; for the real ones name a model",
-    RANDOM_NAME: "random weights, sounds but no words",
-}
+# A code or name of a language, and at most a script and a region: "de", "zh-Hans-CN", "german".
+_LANGUAGE_SUFFIX = re.compile(r"[^\W\d_]+([-_](hans|hant|latn|cyrl))?([-_]([a-z]{2}|\d{3}))?")
 
 
 @dataclass(frozen=True)
-class OpenDesign:
-    """A VoiceDesign model's voice that each request describes anew."""
+class PromptDesignedVoice:
+    """The voice of a VoiceDesign model that each request describes."""
 
 
 @dataclass(frozen=True)
-class CatalogueVoice:
+class CatalogVoice:
     """A voice that clients can ask for."""
 
     info: VoiceInfo
     bundle: InstalledBundle
     """The model that speaks it."""
-    source: PresetSpeaker | OpenDesign | LibraryVoice
+    source: PresetSpeaker | PromptDesignedVoice | LibraryVoice
     """Where the voice comes from."""
     language: str | None = None
     """Plain code that the voice always speaks; None leaves it to request and text."""
+    native_language: str | None = None
+    """Plain code that it speaks where neither request nor text tells the language."""
 
 
-class Catalogue:
-    """Every voice of a server: presets of its models and voices of the library."""
+class Catalog:
+    """Every voice of a server: presets of its models, and voices of the library."""
 
     def __init__(
         self,
@@ -75,102 +80,126 @@ class Catalogue:
         library: VoiceLibrary,
         styles: Mapping[str, str],
     ) -> None:
-        """List voices of these models.
+        """List the voices of these models.
 
         Args:
-            bundles: The models, most wanted first.
+            bundles: The models, most wanted first; may change later.
             library: The users' own voices.
             styles: Name -> instruction, offered by voices that follow instructions.
         """
         self._bundles = bundles
         self._library = library
+        self._styles = {name.strip().lower(): text for name, text in styles.items()}
         self._warned: set[str] = set()
-        self._styles = {name.lower(): instruction for name, instruction in styles.items()}
 
-    def voices(self) -> list[CatalogueVoice]:
-        """Return the voices as models and library stand now.
+    async def voices(self) -> list[CatalogVoice]:
+        """Return the voices as models and library are now."""
+        return self.combine(await self._library.voices())
+
+    def combine(self, library: Iterable[LibraryVoice]) -> list[CatalogVoice]:
+        """Return the voices of the models with those of a library, sorted by name.
 
         A preset that an earlier model has too carries its model's size in its name (ryan-1.7b).
+        A library voice takes the place of a preset of the same name.
         """
-        presets: list[CatalogueVoice] = []
-        taken: set[str] = set()
+        by_key: dict[str, CatalogVoice] = {}
         for bundle in self._bundles:
-            own = self._presets(bundle)
-            presets += [_sized(preset) if preset.info.name in taken else preset for preset in own]
-            taken |= {preset.info.name for preset in presets}
-        library = [
-            voice
-            for entry in self._library.scan()
-            if entry.problem is None and (voice := self._from_library(entry)) is not None
-        ]
-        # A user who calls a voice like a preset means the own one.
-        by_name = {voice.info.name.lower(): voice for voice in reversed([*library, *presets])}
-        return sorted(by_name.values(), key=lambda voice: voice.info.name.lower())
+            presets = self._presets(bundle)
+            sized = [
+                _with_size_suffix(preset) if voice_key(preset.info.name) in by_key else preset
+                for preset in presets
+            ]
+            for preset in sized:
+                by_key.setdefault(voice_key(preset.info.name), preset)
+        for entry in library:
+            if entry.problem is None and (voice := self._from_library(entry)) is not None:
+                by_key[voice_key(entry.name)] = voice
+        return [voice for _, voice in sorted(by_key.items())]
 
-    def find(self, request: SpeechRequest, default: str | None) -> CatalogueVoice:
-        """Return the voice that a request means.
+    async def find(self, request: SpeechRequest, default: str | None) -> CatalogVoice:
+        """Return the voice that a request means; a name may carry a language ("ryan-de").
 
-        A name may carry a language ("ryan-de"). Without a name the default voice speaks, or the
-        first one of the request's language.
+        Without a name and a default, the first voice of the first model speaks that knows the
+        request's language.
 
         Raises:
             RequestError: There is no such voice; the message lists those there are.
         """
-        voices = self.voices()
+        return self.select(await self.voices(), request, default)
+
+    def select(
+        self, voices: Sequence[CatalogVoice], request: SpeechRequest, default: str | None
+    ) -> CatalogVoice:
+        """As :meth:`find`, among voices of :meth:`combine`."""
         if not voices:
             raise RequestError(
-                "No voice is there; install a model, or add a voice to the library of a Base model."
+                "There are no voices; install a model, or add a voice to the library of a Base "
+                "model."
             )
         name = request.voice or default
         if name is None:
-            code = language_code(request.language)
-            matching = [voice for voice in voices if code in voice.info.languages]
-            return (matching or voices)[0]
-        by_name = {voice_key(voice.info.name): voice for voice in voices}
-        key, code = split_language(name, by_name)
-        voice = by_name.get(key)
+            return self._first(voices, language_code(request.language))
+        by_key = {voice_key(voice.info.name): voice for voice in voices}
+        key, code = split_language(name, by_key)
+        voice = by_key.get(key)
         if voice is not None and (code is None or code in voice.info.languages):
             return voice if code is None else replace(voice, language=code)
-        raise RequestError(
-            f"Unknown voice {name[:100]!r}; there are: {', '.join(sorted(by_name))}."
-        )
+        raise RequestError(f"Unknown voice {name[:100]!r}; there are: {', '.join(sorted(by_key))}.")
 
-    def prepare(
+    async def prepare(
         self,
-        voice: CatalogueVoice,
+        voice: CatalogVoice,
         model: SpeechModel,
         options: SynthesisOptions,
         style: str | None,
     ) -> tuple[Voice, SynthesisOptions]:
-        """Return what the model speaks with; encodes a library clip that is new.
+        """Return what the model speaks with; a library clip that is new is encoded first.
 
         Args:
-            voice: A voice of this catalogue.
+            voice: A voice of this catalog.
             model: Its opened model.
-            options: The server's options, which the voice's own may replace.
+            options: The server's options; the voice's own replace them.
             style: Name of a style, or an instruction in free words.
 
         Raises:
             VoiceError: The library voice cannot be used.
         """
         instruction = self._styles.get(style.strip().lower(), style) if style else None
-        if isinstance(voice.source, OpenDesign):
+        source = voice.source
+        if isinstance(source, PromptDesignedVoice):
             return DesignedVoice(instruction or _DEFAULT_DESIGN), options
-        spoken: Voice = (
-            voice.source
-            if isinstance(voice.source, PresetSpeaker)
-            else self._library.prepare(voice.source, model, encoder_id(voice.bundle.manifest))
-        )
-        if isinstance(voice.source, LibraryVoice):
-            options = voice.source.settings.apply(options)
-            instruction = instruction or voice.source.settings.style
+        spoken: Voice
+        if isinstance(source, LibraryVoice):
+            options = source.settings.apply(options)
+            instruction = instruction or source.settings.style
+            # Other requests may wait for the same encoding: this one's end must not cancel it.
+            preparing = asyncio.wrap_future(self._library.prepare(source, model))
+            spoken = await asyncio.shield(preparing)
+        else:
+            spoken = source
         if isinstance(spoken, DesignedVoice):
             # The description is the model's instruction: a style can only be added to it.
             return DesignedVoice(" ".join(filter(None, [spoken.description, instruction]))), options
-        return spoken, replace(options, instruction=self._followed(instruction, model.facts))
+        instruction = self._supported_instruction(instruction, model.facts)
+        return spoken, replace(options, instruction=instruction)
 
-    def _followed(self, instruction: str | None, facts: ModelFacts) -> str | None:
-        """Return the instruction if the model follows it; else say once that it does not."""
+    def close(self) -> None:
+        """Cancel the encodings that have not begun."""
+        self._library.close()
+
+    def _first(self, voices: Sequence[CatalogVoice], code: str | None) -> CatalogVoice:
+        """Return the voice for requests without a name."""
+        ranks = {bundle.directory: rank for rank, bundle in enumerate(self._bundles)}
+
+        def order(voice: CatalogVoice) -> tuple[bool, int, bool]:
+            is_foreign = code is not None and voice.native_language not in (None, code)
+            is_unable = code is not None and code not in voice.info.languages
+            return (is_unable, ranks.get(voice.bundle.directory, len(ranks)), is_foreign)
+
+        return min(voices, key=order)
+
+    def _supported_instruction(self, instruction: str | None, facts: ModelFacts) -> str | None:
+        """Return the instruction if the model follows it; else log once that it does not."""
         if not instruction or facts.follows_instructions:
             return instruction
         model = f"{facts.model_size} {facts.model_type}"
@@ -179,72 +208,55 @@ class Catalogue:
             _LOGGER.warning("The %s model follows no instructions; styles are ignored", model)
         return None
 
-    def _presets(self, bundle: InstalledBundle) -> list[CatalogueVoice]:
+    def _presets(self, bundle: InstalledBundle) -> list[CatalogVoice]:
         facts = bundle.manifest.facts
         if facts.model_type == "voice_design":
-            info = VoiceInfo(
-                name=_DESIGNED_NAME,
-                description="Designed: describe the voice in words, as the speaker",
-                languages=_languages(facts),
-                speakers=tuple(self._styles),
-                version=__version__,
-            )
-            return [CatalogueVoice(info, bundle, OpenDesign())]
+            description = "Designed: describe the voice in words, as the speaker"
+            info = self._info(_DESIGNED_NAME, description, facts)
+            return [CatalogVoice(info, bundle, PromptDesignedVoice())]
         return [
-            CatalogueVoice(
-                VoiceInfo(
-                    name=speaker,
-                    description=_describe(speaker, bundle),
-                    languages=_languages(facts),
-                    speakers=tuple(self._styles) if facts.follows_instructions else (),
-                    version=__version__,
-                ),
+            CatalogVoice(
+                self._info(speaker, _describe(speaker, bundle), facts),
                 bundle,
                 PresetSpeaker(speaker),
             )
             for speaker in sorted(facts.speakers)
         ]
 
-    def _from_library(self, entry: LibraryVoice) -> CatalogueVoice | None:
+    def _from_library(self, entry: LibraryVoice) -> CatalogVoice | None:
         """Return a library voice with the model that speaks it; None while no model can."""
+        preset, size = entry.settings.preset, entry.settings.model_size
         able = [
             bundle
             for bundle in self._bundles
             if bundle.manifest.facts.model_type == entry.model_type
-            and (
-                entry.settings.preset is None
-                or voice_key(entry.settings.preset) in bundle.manifest.facts.speakers
-            )
+            and (preset is None or voice_key(preset) in bundle.manifest.facts.speakers)
         ]
         if not able:
             return None
         if entry.settings.style:
             able.sort(key=lambda bundle: not bundle.manifest.facts.follows_instructions)
-        wanted = [
-            bundle
-            for bundle in able
-            if entry.settings.model_size in ("any", bundle.manifest.facts.model_size)
-        ]
-        bundle = (wanted or able)[0]
-        kind = _KINDS[entry.kind]
-        info = VoiceInfo(
-            name=entry.name,
-            description=entry.settings.description or f"{entry.name} ({kind})",
-            languages=(entry.language,),
-            speakers=tuple(self._styles) if bundle.manifest.facts.follows_instructions else (),
+        able.sort(key=lambda bundle: size not in ("any", bundle.manifest.facts.model_size))
+        facts = able[0].manifest.facts
+        description = entry.settings.description or f"{entry.name} ({_KINDS[entry.kind]})"
+        info = self._info(entry.name, description, facts)
+        if entry.model_type != "base":
+            info = replace(info, languages=(entry.language,))
+            return CatalogVoice(info, able[0], entry, language=entry.language)
+        # A clone speaks every language of its model, its folder's first.
+        others = [code for code in info.languages if code != entry.language]
+        info = replace(info, languages=(entry.language, *others))
+        return CatalogVoice(info, able[0], entry, native_language=entry.language)
+
+    def _info(self, name: str, description: str, facts: ModelFacts) -> VoiceInfo:
+        spoken = {language_code(language) for language in facts.spoken_languages}
+        return VoiceInfo(
+            name=name,
+            description=description,
+            languages=tuple(code for code in LANGUAGES if code in spoken),
+            speakers=tuple(self._styles) if facts.follows_instructions else (),
             version=__version__,
         )
-        return CatalogueVoice(info, bundle, entry, language=entry.language)
-
-
-def _languages(facts: ModelFacts) -> tuple[str, ...]:
-    spoken = {language_code(name) for name in facts.spoken_languages}
-    return tuple(code for code in LANGUAGES if code in spoken)
-
-
-def voice_key(name: str) -> str:
-    """Return a voice's name as it is compared: "Uncle Fu" and "uncle_fu" are one."""
-    return name.strip().lower().replace(" ", "_")
 
 
 def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
@@ -258,13 +270,14 @@ def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
     parts = key.split("-")
     for count in range(len(parts), 0, -1):
         stem, suffix = "-".join(parts[:count]), "-".join(parts[count:])
-        code = language_code(suffix) if suffix else None
-        if stem in known and (not suffix or code is not None):
+        if stem in known and not suffix:
+            return stem, None
+        if stem in known and _LANGUAGE_SUFFIX.fullmatch(suffix) and (code := language_code(suffix)):
             return stem, code
     return key, None
 
 
-def _sized(voice: CatalogueVoice) -> CatalogueVoice:
+def _with_size_suffix(voice: CatalogVoice) -> CatalogVoice:
     size = voice.bundle.manifest.facts.model_size
     info = replace(
         voice.info,

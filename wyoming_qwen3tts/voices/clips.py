@@ -7,17 +7,30 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/inference/qwen3_tts_model.py ``_load_audi
 the channels, soxr HQ); the checks and the silence are our own.
 """
 
+import hashlib
 import io
+import json
+import logging
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import soundfile
 import soxr
 
-from wyoming_qwen3tts.arrays import Float32Array
-from wyoming_qwen3tts.errors import VoiceError
+from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.errors import Qwen3TTSError, VoiceError
+from wyoming_qwen3tts.files import atomic_write
+from wyoming_qwen3tts.runtime.manifest import ModelFacts
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
+from wyoming_qwen3tts.synthesis.request import IclVoice, XVectorVoice
+
+_LOGGER = logging.getLogger(__name__)
+
+CACHE_NAME: Final = ".cache"
+"""Folder of the encoded clips in a voice folder."""
 
 MIN_SPEECH_S: Final = 1.0
 """Least extent of a clip from its first to its last sound."""
@@ -25,6 +38,10 @@ MAX_CLIP_S: Final = 30.0
 """Greatest length of a clip, silence included."""
 CONTINUATION_SILENCE_S: Final = 0.5
 """Silence that a clip ends in when speech is to continue from it."""
+
+# Raised when the preparation of clips before they are encoded changes.
+_CACHE_VERSION = 2
+_MAX_CACHE_FILES = 8
 
 _MAX_FILE_BYTES = 256 * 2**20
 _MAX_VALUES = 64 * 2**20
@@ -280,11 +297,10 @@ def _loudest_dbfs(samples: Float32Array, rate_hz: int) -> float:
 
 
 def _frame_levels(samples: Float32Array, rate_hz: int) -> Float32Array:
-    """Root mean square of each 20 ms."""
+    """Root mean square of each 20 ms, without its constant offset."""
     size = round(_FRAME_S * rate_hz)
-    centred = samples - samples.mean(dtype=np.float64).astype(np.float32)
-    padded = np.pad(centred, (0, -len(centred) % size))
-    levels: Float32Array = np.sqrt(np.mean(padded.reshape(-1, size) ** 2, axis=1))
+    frames = np.pad(samples, (0, -len(samples) % size), mode="edge").reshape(-1, size)
+    levels: Float32Array = frames.std(axis=1)
     return levels
 
 
@@ -301,3 +317,129 @@ def _speech_bounds(samples: Float32Array, rate_hz: int) -> tuple[int, int]:
         return 0, 0
     size = round(_FRAME_S * rate_hz)
     return int(loud[0]) * size, min(len(samples), (int(loud[-1]) + 1) * size)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedClip:
+    """What the encoders of a Base model make of a clip."""
+
+    x_vector: Float32Array
+    """(D,)."""
+    codes: Int64Array | None
+    """(F, G) for an ICL voice."""
+
+    def check(self, facts: ModelFacts) -> None:
+        """Raise a VoiceError if a model cannot speak from these arrays."""
+        x_vector, codes = self.x_vector, self.codes
+        good = (
+            x_vector.dtype == np.float32
+            and x_vector.shape == (facts.hidden_size,)
+            and bool(np.isfinite(x_vector).all())
+        )
+        if good and codes is not None:
+            good = (
+                codes.dtype == np.int64
+                and codes.ndim == 2
+                and len(codes) > 0
+                and codes.shape[1] == facts.num_code_groups
+                and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
+            )
+        if not good:
+            raise VoiceError(
+                "The model's encoders made no usable numbers of the clip; try another clip, or "
+                "build the bundle again."
+            )
+
+
+def encode_clip(
+    content: bytes, transcript: str | None, model: SpeechModel, *, must_match: bool = True
+) -> EncodedClip:
+    """Encode the bytes of an audio file with a Base model.
+
+    Args:
+        content: Any format that soundfile reads.
+        transcript: What the clip says; None for a voice from the timbre alone.
+        model: A Base model.
+        must_match: Refuse a transcript that cannot be all of what the clip says.
+
+    Raises:
+        VoiceError: The clip, the transcript or the model cannot be used.
+    """
+    rate_hz = model.facts.sample_rate_hz
+    samples = decode_reference_clip(content, rate_hz)
+    if transcript is not None and must_match:
+        check_transcript(transcript, speech_duration_s(samples, rate_hz))
+    if model.speaker_encoder is None or (transcript is not None and model.codec_encoder is None):
+        raise VoiceError(
+            f"The model {model.name} has no encoder for reference clips; use a Base model."
+        )
+    try:
+        x_vector = model.speaker_encoder(samples)
+        codes = None
+        if transcript is not None and model.codec_encoder is not None:
+            codes = model.codec_encoder(add_continuation_silence(samples, rate_hz))
+    except Qwen3TTSError:
+        raise
+    except Exception as error:  # onnxruntime raises several kinds
+        raise VoiceError(f"The model {model.name} failed at the clip: {error}") from error
+    encoded = EncodedClip(x_vector, codes)
+    encoded.check(model.facts)
+    return encoded
+
+
+def cloned_voice(encoded: EncodedClip, transcript: str | None) -> IclVoice | XVectorVoice:
+    """Return the voice of an encoded clip: ICL with a transcript, else the timbre alone."""
+    if transcript is None or encoded.codes is None:
+        return XVectorVoice(encoded.x_vector)
+    return IclVoice(encoded.x_vector, transcript, encoded.codes)
+
+
+def load_encoded(
+    directory: Path, content: bytes, transcript: str | None, model: SpeechModel
+) -> EncodedClip | None:
+    """Return a clip's encoding from the cache in a voice folder; None without a usable one."""
+    path = _cache_path(directory, content, transcript, model)
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            codes = None if transcript is None else arrays["codes"]
+            encoded = EncodedClip(arrays["x_vector"], codes)
+        encoded.check(model.facts)
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # noqa: BLE001 - damaged archives raise many kinds
+        _LOGGER.warning("Encoding the clip again: %s is damaged (%s)", path, error)
+        return None
+    return encoded
+
+
+def store_encoded(
+    directory: Path,
+    content: bytes,
+    transcript: str | None,
+    model: SpeechModel,
+    encoded: EncodedClip,
+) -> None:
+    """Keep a clip's encoding in the voice folder, if that can be written."""
+    path = _cache_path(directory, content, transcript, model)
+    arrays: dict[str, Any] = {"x_vector": encoded.x_vector}
+    if encoded.codes is not None:
+        arrays["codes"] = encoded.codes
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        atomic_write(path, buffer.getvalue())
+        oldest_last = sorted(path.parent.iterdir(), key=lambda p: -p.stat().st_mtime_ns)
+        for old in oldest_last[_MAX_CACHE_FILES:]:
+            old.unlink()
+    except OSError as error:
+        _LOGGER.info("The encoded clip of %s is kept in memory only: %s", directory, error)
+
+
+def _cache_path(
+    directory: Path, content: bytes, transcript: str | None, model: SpeechModel
+) -> Path:
+    """Return the path whose name hashes everything that an encoding depends on."""
+    parts = [_CACHE_VERSION, transcript, model.name, model.encoder_id, model.facts.sample_rate_hz]
+    key = hashlib.sha256(json.dumps(parts).encode() + content).hexdigest()
+    return directory / CACHE_NAME / f"{key[:32]}.npz"

@@ -1,41 +1,73 @@
-"""Changes to the voice library: whole voice folders come and go, never half ones."""
+"""Changes to the voice library: voices are added, removed, and designed from a description.
 
-import errno
-import os
-import secrets
-import shutil
-import time
-from collections.abc import Iterator
+A VoiceDesign model makes a slightly different voice at every request. A designed voice is frozen
+by keeping one of several candidates as a clip, which a Base model clones. Candidates wait in
+``voices/.designs/<name>/``, which no scan of the library looks into.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import soundfile
 import yaml
 
 from wyoming_qwen3tts.arrays import Float32Array
-from wyoming_qwen3tts.errors import VoiceError
-from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.errors import RequestError, VoiceError
+from wyoming_qwen3tts.files import atomic_directory, remove_directory
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
+from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
+from wyoming_qwen3tts.synthesis.request import DesignedVoice, SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.text.language import language_code, model_language
 from wyoming_qwen3tts.voices.clips import (
     check_transcript,
     decode_reference_clip,
+    load_reference_clip,
     read_clip_file,
     speech_duration_s,
 )
 from wyoming_qwen3tts.voices.voice_folder import (
+    CHECK_RATE_HZ,
     CLIP_NAMES,
+    SETTINGS_NAME,
     TRANSCRIPT_NAME,
     LibraryVoice,
     check_voice_name,
 )
-from wyoming_qwen3tts.voices.voice_settings import SETTINGS_NAME
 
-CLIP_RATE_HZ: Final = 24_000
-"""Rate of the clips that are written here; that of every published model."""
+DESIGNS_NAME: Final = ".designs"
+_DESIGN_NAME = "design.json"
+# A little under the limit of a clip: longer speech has not found its end.
+_MAX_SPEECH_S = 28.0
 
-_PART_SUFFIX = ".part"
-_ABANDONED_S = 3_600
+DESIGN_TEXTS: Final = {
+    "zh": "早上好！咖啡已经准备好了，今天的天气会一直晴朗到傍晚。"
+    "要不要我打开窗帘，在你吃早餐的时候给你读一读新闻？",
+    "en": "Good morning! The coffee is ready, and the weather should stay bright until the "
+    "evening. Would you like me to open the blinds and read you the news while you have breakfast?",
+    "ja": "おはようございます。コーヒーの用意ができました。今日は夕方までよい天気が続くでしょう。"
+    "カーテンを開けて、朝食のあいだにニュースを読みましょうか。",
+    "ko": "좋은 아침이에요! 커피가 준비되었고, 오늘 날씨는 저녁까지 맑겠습니다. "
+    "커튼을 열고 아침 식사를 하시는 동안 뉴스를 읽어 드릴까요?",
+    "de": "Guten Morgen! Der Kaffee ist fertig, und das Wetter bleibt bis zum Abend freundlich. "
+    "Soll ich die Rollläden öffnen und dir beim Frühstück die Nachrichten vorlesen?",
+    "fr": "Bonjour ! Le café est prêt, et le temps devrait rester agréable jusqu'à ce soir. "
+    "Voulez-vous que j'ouvre les volets et que je vous lise les nouvelles au petit déjeuner ?",
+    "ru": "Доброе утро! Кофе готов, и погода останется ясной до самого вечера. "
+    "Хотите, я открою шторы и почитаю вам новости за завтраком?",
+    "pt": "Bom dia! O café está pronto e o tempo deve continuar agradável até à noite. "
+    "Quer que eu abra as persianas e leia as notícias durante o café da manhã?",
+    "es": "¡Buenos días! El café está listo y el tiempo seguirá agradable hasta la noche. "
+    "¿Quieres que abra las persianas y te lea las noticias mientras desayunas?",
+    "it": "Buongiorno! Il caffè è pronto e il tempo resterà bello fino a sera. "
+    "Vuoi che apra le tapparelle e ti legga le notizie mentre fai colazione?",
+}
+"""What candidates say, by language: ten seconds with a statement and a question."""
 
 
 @dataclass(frozen=True)
@@ -52,41 +84,35 @@ class NewVoice:
 
 
 def add_voice(root: Path, voice: NewVoice) -> Path:
-    """Check a clip and make a voice folder of it; return the folder.
-
-    Args:
-        root: The library; it is made when it is not there.
-        voice: Its name must not be taken.
+    """Check a clip, write it as a voice folder of the library ``root``, and return the folder.
 
     Raises:
-        VoiceError: The name, the clip or the transcript cannot be used, or the folder cannot be
-            written.
+        VoiceError: The name is taken, the name, clip or transcript cannot be used, or the folder
+            cannot be written.
     """
     check_voice_name(voice.name)
     if language_code(voice.language) != voice.language:
-        raise VoiceError(f"{voice.language!r} is no language code; use one such as en or de.")
+        raise VoiceError(f"{voice.language!r} is not a language code; use one such as en or de.")
     content = read_clip_file(voice.audio)
-    samples = decode_reference_clip(content, CLIP_RATE_HZ)
+    samples = decode_reference_clip(content, CHECK_RATE_HZ)
     if voice.transcript is not None:
-        check_transcript(voice.transcript, speech_duration_s(samples, CLIP_RATE_HZ))
-    with new_folder(root / voice.language / voice.name) as folder:
+        check_transcript(voice.transcript, speech_duration_s(samples, CHECK_RATE_HZ))
+    target = root / voice.language / voice.name
+    if target.exists():
+        raise VoiceError(f"{target} is there already; remove it first, or choose another name.")
+    with _new_folder(target) as folder:
         clip_name = f"ref{voice.audio.suffix.lower()}"
         if clip_name in CLIP_NAMES:
             (folder / clip_name).write_bytes(content)
         else:
-            write_clip(folder / CLIP_NAMES[0], samples)
+            write_clip(folder / CLIP_NAMES[0], samples, CHECK_RATE_HZ)
         if voice.transcript is not None:
             text = " ".join(voice.transcript.split())
             (folder / TRANSCRIPT_NAME).write_text(f"{text}\n", encoding="utf-8")
         if voice.description:
             settings = yaml.safe_dump({"description": voice.description}, allow_unicode=True)
             (folder / SETTINGS_NAME).write_text(settings, encoding="utf-8")
-    return root / voice.language / voice.name
-
-
-def write_clip(path: Path, samples: Float32Array, rate_hz: int = CLIP_RATE_HZ) -> None:
-    """Write samples (S,) in [-1, 1] as 16-bit wav."""
-    soundfile.write(path, samples, rate_hz, format="WAV", subtype="PCM_16")
+    return target
 
 
 def remove_voice(voice: LibraryVoice) -> None:
@@ -95,77 +121,168 @@ def remove_voice(voice: LibraryVoice) -> None:
     Raises:
         VoiceError: It cannot be removed.
     """
+    path = voice.directory
     try:
-        if voice.directory.is_symlink():
-            voice.directory.unlink()
+        if path.is_symlink() or path.is_file():
+            path.unlink()
         else:
-            remove_folder(voice.directory)
+            remove_directory(path)
     except OSError as error:
-        raise VoiceError(
-            f"The voice {voice.name} cannot be removed: {error.strerror or error}."
-        ) from error
+        reason = error.strerror or error
+        raise VoiceError(f"The voice {voice.name} cannot be removed: {reason}.") from error
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove a folder so that nobody ever sees a part of it."""
-    hidden = _hidden_beside(folder)
-    folder.rename(hidden)
-    shutil.rmtree(hidden)
+def write_clip(path: Path, samples: Float32Array, rate_hz: int) -> None:
+    """Write samples (S,) in [-1, 1] as 16-bit wav."""
+    soundfile.write(path, samples, rate_hz, format="WAV", subtype="PCM_16")
 
 
 @contextmanager
-def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give an empty hidden folder, which becomes ``target`` when the block ends without an error.
-
-    Raises:
-        VoiceError: ``target`` is there already (and is not to be replaced), or nothing can be
-            written.
-    """
-    if target.exists() and not replace:
-        raise _taken(target)
-    part = _hidden_beside(target)
+def _new_folder(target: Path) -> Iterator[Path]:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
-        part.mkdir()
-        yield part
-        _sync(part)
-        if replace and target.exists():
-            remove_folder(target)
-        _give_name(part, target)
+        with atomic_directory(target) as folder:
+            yield folder
     except OSError as error:
         raise VoiceError(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
-def _give_name(part: Path, target: Path) -> None:
+@dataclass(frozen=True)
+class DesignBrief:
+    """The voice that is wanted, and what its candidates say."""
+
+    description: str
+    language: str
+    """Plain two-letter code."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One candidate on disk."""
+
+    seed: int
+    duration_s: float
+    problem: str | None
+    """Why it cannot become a voice; None if it can."""
+
+
+class VoiceDesigner:
+    """Speaks design briefs with a VoiceDesign model."""
+
+    def __init__(self, model: SpeechModel) -> None:
+        """Raise a RequestError if it is not a VoiceDesign model."""
+        if model.facts.model_type != "voice_design":
+            raise RequestError(
+                f"{model.name} is a {model.facts.model_type} model; designing a voice needs a "
+                "VoiceDesign model. Name one with --model."
+            )
+        self._synthesizer = Synthesizer(model)
+        self.sample_rate_hz = model.facts.sample_rate_hz
+
+    def speak(self, brief: DesignBrief, seed: int) -> tuple[Float32Array, bool]:
+        """Return samples (S,), and whether the speech came to its end by itself.
+
+        Raises:
+            RequestError: The model does not speak the language.
+            SynthesisError: The model failed.
+        """
+        facts = self._synthesizer.model.facts
+        options = default_options(facts.generation, seed)
+        options = replace(
+            options,
+            language=model_language(brief.language),
+            max_frames=min(options.max_frames, int(_MAX_SPEECH_S * facts.frame_rate_hz)),
+        )
+        voice = DesignedVoice(brief.description)
+        speech = self._synthesizer.submit(SynthesisRequest(brief.text, voice, options))
+        chunks = [chunk.samples for chunk in self._synthesizer.follow(speech)]
+        samples = np.concatenate([*chunks, np.zeros(0, np.float32)])
+        return samples, speech.finish_reason is FinishReason.STOP
+
+
+def design_voice(
+    root: Path, name: str, brief: DesignBrief, designer: VoiceDesigner, seeds: Iterable[int]
+) -> list[Candidate]:
+    """Speak one candidate for each seed, in place of an earlier design of that name.
+
+    Raises:
+        VoiceError: The name cannot be that of a voice, or nothing can be written.
+        RequestError: The model does not speak the language.
+        SynthesisError: The model failed.
+    """
+    candidates: list[Candidate] = []
+    check_voice_name(name)
+    with _new_folder(root / DESIGNS_NAME / name) as folder:
+        for seed in seeds:
+            path = candidate_path(folder, len(candidates) + 1)
+            candidates.append(_make_candidate(designer, brief, seed, path))
+        design = asdict(brief) | {"candidates": [asdict(candidate) for candidate in candidates]}
+        text = json.dumps(design, indent=2, ensure_ascii=False)
+        (folder / _DESIGN_NAME).write_text(f"{text}\n", encoding="utf-8")
+    return candidates
+
+
+def _make_candidate(
+    designer: VoiceDesigner, brief: DesignBrief, seed: int, path: Path
+) -> Candidate:
+    """Speak a brief into a wav file and judge it as a clip to clone."""
+    samples, has_ended = designer.speak(brief, seed)
+    rate_hz = designer.sample_rate_hz
+    write_clip(path, samples, rate_hz)
+    problem = None if has_ended else "It did not come to an end."
     try:
-        part.rename(target)
-    except OSError as error:
-        # Somebody made the folder meanwhile: a full folder is never renamed over.
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            raise _taken(target) from error
-        raise
+        speech_s = speech_duration_s(load_reference_clip(path, rate_hz), rate_hz)
+    except VoiceError as error:
+        problem = problem or str(error)
+    else:
+        try:
+            check_transcript(brief.text, speech_s)
+        except VoiceError:
+            problem = problem or f"Its {speech_s:.1f} s of speech do not fit the text."
+    return Candidate(seed, len(samples) / rate_hz, problem)
 
 
-def _taken(target: Path) -> VoiceError:
-    return VoiceError(f"{target} is there already; remove it first, or choose another name.")
+def candidate_path(folder: Path, number: int) -> Path:
+    """Return the file of a candidate, counted from 1."""
+    return folder / f"candidate-{number}.wav"
 
 
-def _hidden_beside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(4)}{_PART_SUFFIX}")
+def keep_candidate(root: Path, name: str, number: int) -> Path:
+    """Add a candidate, counted from 1, to the library, remove the design, return the voice folder.
+
+    Raises:
+        VoiceError: There is no such candidate, it cannot be used, or the name is taken.
+    """
+    check_voice_name(name)
+    folder = root / DESIGNS_NAME / name
+    brief, candidates = _load_design(folder)
+    if not 1 <= number <= len(candidates):
+        raise VoiceError(f"The voice {name} has candidates 1 to {len(candidates)}, not {number}.")
+    candidate = candidates[number - 1]
+    if candidate.problem is not None:
+        raise VoiceError(f"Candidate {number} of {name} is unusable: {candidate.problem}")
+    voice = NewVoice(
+        name=name,
+        language=brief.language,
+        audio=candidate_path(folder, number),
+        transcript=brief.text,
+        description=brief.description,
+    )
+    directory = add_voice(root, voice)
+    remove_directory(folder)
+    return directory
 
 
-def _sync(folder: Path) -> None:
-    """Have files on the disk before their folder gets its name: a crash leaves none empty."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
-
-def _sweep(parent: Path) -> None:
-    """Remove what killed writes left long ago."""
-    for path in parent.glob(f".*{_PART_SUFFIX}"):
-        if time.time() - path.stat().st_mtime > _ABANDONED_S:
-            shutil.rmtree(path, ignore_errors=True)
+def _load_design(folder: Path) -> tuple[DesignBrief, list[Candidate]]:
+    path = folder / _DESIGN_NAME
+    try:
+        design = json.loads(path.read_text(encoding="utf-8"))
+        candidates = [Candidate(**candidate) for candidate in design.pop("candidates")]
+        return DesignBrief(**design), candidates
+    except FileNotFoundError as error:
+        raise VoiceError(
+            f"No voice {folder.name} was designed; make candidates with: voice design "
+            f"DESCRIPTION --name {folder.name}"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise VoiceError(f"{path} is damaged; design the voice again.") from error

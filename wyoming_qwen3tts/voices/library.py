@@ -1,31 +1,39 @@
-"""The voice library: every voice folder in the data directories, and its voice ready to speak.
+"""The voice library: the voices of all data directories, and how they become ready to speak."""
 
-A scan costs a few system calls for each voice that has not changed, so it may run at every
-``describe``: voices come, change and go without a restart.
-"""
-
+import asyncio
 import difflib
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, Voice
-from wyoming_qwen3tts.voices import voice_cache
-from wyoming_qwen3tts.voices.clips import read_clip_file
-from wyoming_qwen3tts.voices.cloning import cloned_voice, encode_clip
+from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.voices.clips import (
+    cloned_voice,
+    encode_clip,
+    load_encoded,
+    read_clip_file,
+    store_encoded,
+)
 from wyoming_qwen3tts.voices.voice_folder import (
-    FolderState,
+    CLIP_NAMES,
+    DESCRIPTION_NAME,
     LibraryVoice,
+    VoiceFile,
     VoiceKind,
-    folder_state,
-    printable,
+    escape_control_chars,
+    list_files,
     read_voice,
+    voice_key,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,155 +41,226 @@ _LOGGER = logging.getLogger(__name__)
 LIBRARY_NAME: Final = "voices"
 """Folder of the library in each data directory."""
 
+_CLIP_SUFFIXES = frozenset(Path(name).suffix for name in CLIP_NAMES)
 _MAX_PREPARED = 64
-_ESCAPES = "It is a link that leads out of the voice library; copy what it points to instead."
+_MAX_SCAN_AGE_S = 2.0
+_SCAN_PATIENCE_S = 3.0
 
-
-class _PreparedKey(NamedTuple):
-    directory: Path
-    state: FolderState
-    model_name: str
-    encoder_id: str
+Result = TypeVar("Result")
 
 
 class VoiceLibrary:
-    """Finds voices and makes them ready; may be used from several threads."""
+    """Finds voices and prepares them; may be used from several threads."""
 
     def __init__(self, data_dirs: Sequence[Path]) -> None:
-        """Look into ``voices/`` of each data directory; earlier ones win a name."""
+        """Look into ``voices/`` of each data directory; the first voice of a name is taken."""
         self._roots = [data_dir / LIBRARY_NAME for data_dir in data_dirs]
+        self._lock = threading.Lock()
         self._known: dict[Path, LibraryVoice] = {}
-        self._reported: dict[Path, str] = {}
-        self._scanning = threading.Lock()
-        self._prepared: OrderedDict[_PreparedKey, Voice] = OrderedDict()
-        self._preparing = threading.Lock()
+        self._reported: dict[Path, str | None] = {}
+        self._voices: tuple[LibraryVoice, ...] = ()
+        self._scan: Future[tuple[LibraryVoice, ...]] | None = None
+        self._scan_started_s = 0.0
+        self._prepared: OrderedDict[_PreparedKey, Future[Voice]] = OrderedDict()
+        self._encoder = ThreadPoolExecutor(1, "clip-encoder")
 
     def scan(self) -> tuple[LibraryVoice, ...]:
-        """Return every voice as its folder stands now, sorted by name, unusable ones too.
+        """Return every voice as its folder is now, sorted by name, unusable ones too.
 
-        A problem is logged when it is found; a voice is read again when its files change.
+        A voice is read again only when its files have changed. Problems are logged once.
         """
-        with self._scanning:
-            folders = [(path, root) for root in self._roots for path in _folders(root)]
-            escaping = {path for path, root in folders if not _is_inside(path, root)}
+        with self._lock:
             self._known = {
-                directory: self._read(directory, root)
-                for language, root in folders
-                if language not in escaping
-                for directory in _folders(language)
+                path: self._read(path, root) if is_voice else _misplaced(path, root)
+                for root in self._roots
+                for path, is_voice in _walk(root)
             }
-            voices = _with_unique_names(self._known.values())
-            problems = {voice.directory: voice.problem for voice in voices if voice.problem}
-            self._report(problems | dict.fromkeys(escaping, _ESCAPES))
-        return tuple(sorted(voices, key=lambda voice: (voice.name.casefold(), voice.language)))
+            voices = list(_with_unique_names(self._known.values()))
+            for voice in voices:
+                if voice.problem and self._reported.get(voice.directory) != voice.problem:
+                    path = escape_control_chars(str(voice.directory))
+                    _LOGGER.warning("Skipping voice %s: %s", path, voice.problem)
+            self._reported = {voice.directory: voice.problem for voice in voices}
+            voices.sort(key=lambda voice: (voice_key(voice.name), voice.language))
+            self._voices = tuple(voices)
+        return self._voices
+
+    async def voices(self) -> tuple[LibraryVoice, ...]:
+        """Return the voices of a scan of the last seconds.
+
+        A disk that does not answer (a dead network mount) delays a few requests, then the voices
+        of the last complete scan are used.
+        """
+        now_s = time.monotonic()
+        if self._scan is None or (
+            self._scan.done() and now_s >= self._scan_started_s + _MAX_SCAN_AGE_S
+        ):
+            self._scan, self._scan_started_s = _in_daemon_thread(self.scan), now_s
+        if not self._scan.done():
+            timeout_s = max(0.0, self._scan_started_s + _SCAN_PATIENCE_S - now_s)
+            await asyncio.wait([asyncio.wrap_future(self._scan)], timeout=timeout_s)
+            if timeout_s and not self._scan.done():
+                _LOGGER.warning("Voice folders do not answer; using the voices of the last scan")
+        return self._scan.result() if self._scan.done() else self._voices
 
     def find(self, name: str) -> LibraryVoice:
-        """Return the usable voice of a name, matched case-blind.
+        """Return the usable voice of a name.
 
         Raises:
             VoiceError: There is none, or it cannot be used; the message says why.
         """
-        voices = self.scan()
-        named = [voice for voice in voices if voice.name.casefold() == name.casefold()]
-        for voice in named:
-            if voice.problem is None:
-                return voice
-        if named:
-            raise VoiceError(f"The voice {named[0].name} cannot be used: {named[0].problem}")
-        near = difflib.get_close_matches(name, [voice.name for voice in voices], n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        raise VoiceError(f"There is no voice {printable(name[:100])!r} in the library{hint}")
+        named = self.named(name)
+        usable = [voice for voice in named if voice.problem is None]
+        if not usable:
+            voice = named[0]
+            raise VoiceError(f"The voice {voice.name} cannot be used: {voice.problem}")
+        return usable[0]
 
-    def prepare(self, entry: LibraryVoice, model: SpeechModel, encoder_id: str = "") -> Voice:
-        """Return the voice as a model speaks it, encoding its clip only if nobody has yet.
-
-        Args:
-            entry: A usable voice.
-            model: A model of the entry's ``model_type``.
-            encoder_id: What tells the model's encoders from others, see
-                :func:`voice_cache.encoder_id`; part of the cache's key.
+    def named(self, name: str) -> list[LibraryVoice]:
+        """Return the voices of a name, at least one, unusable ones too.
 
         Raises:
-            VoiceError: The voice, or its clip as it is now, cannot be used with this model.
+            VoiceError: There is none; the message suggests the nearest name.
         """
-        if entry.problem is not None:
-            raise VoiceError(f"The voice {entry.name} cannot be used: {entry.problem}")
-        if entry.kind is VoiceKind.DESIGNED:
-            return DesignedVoice(entry.text)
-        if entry.kind is VoiceKind.PRESET:
-            return PresetSpeaker((entry.settings.preset or "").strip().replace(" ", "_"))
-        key = _PreparedKey(entry.directory, entry.state, model.name, encoder_id)
-        with self._preparing:
-            if key not in self._prepared:
-                self._prepared[key] = _prepare_clone(entry, model, encoder_id)
+        voices = self.scan()
+        named = [voice for voice in voices if voice_key(voice.name) == voice_key(name)]
+        if not named:
+            near = difflib.get_close_matches(name, [voice.name for voice in voices], n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            shown = escape_control_chars(name[:100])
+            raise VoiceError(f"There is no voice {shown!r} in the library{hint}")
+        return named
+
+    def prepare(self, voice: LibraryVoice, model: SpeechModel) -> Future[Voice]:
+        """Return the voice as a model of its ``model_type`` speaks it.
+
+        A new clip is encoded first: in one thread, one clip at a time, once for all who wait.
+        Prepared voices and encodings on disk do not wait for that thread.
+
+        Raises:
+            VoiceError: The voice cannot be used (the future may raise it too).
+        """
+        if voice.problem is not None:
+            raise VoiceError(f"The voice {voice.name} cannot be used: {voice.problem}")
+        if voice.clip is None:
+            ready: Future[Voice] = Future()
+            is_designed = voice.kind is VoiceKind.DESIGNED
+            preset = PresetSpeaker(voice_key(voice.settings.preset or ""))
+            ready.set_result(DesignedVoice(voice.text) if is_designed else preset)
+            return ready
+        key = _PreparedKey(voice.directory, voice.files, model.name, model.encoder_id)
+        with self._lock:
+            future = self._prepared.get(key)
+            if future is None or (future.done() and future.exception() is not None):
+                future = _in_daemon_thread(partial(self._clone, voice, voice.clip, model))
+                self._prepared[key] = future
             self._prepared.move_to_end(key)
             while len(self._prepared) > _MAX_PREPARED:
                 self._prepared.popitem(last=False)
-            return self._prepared[key]
+        return future
+
+    def close(self) -> None:
+        """Cancel the encodings that have not begun."""
+        self._encoder.shutdown(wait=False, cancel_futures=True)
+
+    def _clone(self, voice: LibraryVoice, clip: Path, model: SpeechModel) -> Voice:
+        transcript = voice.text if voice.kind is VoiceKind.ICL else None
+        try:
+            content = read_clip_file(clip)
+            encoded = load_encoded(voice.directory, content, transcript, model)
+            if encoded is None:
+                must_match = voice.settings.check_transcript
+                encoded = self._encoder.submit(
+                    encode_clip, content, transcript, model, must_match=must_match
+                ).result()
+                store_encoded(voice.directory, content, transcript, model, encoded)
+        except VoiceError as error:
+            raise VoiceError(f"The voice {voice.name} cannot be used: {error}") from error
+        return cloned_voice(encoded, transcript)
 
     def _read(self, directory: Path, root: Path) -> LibraryVoice:
+        try:
+            files = list_files(directory)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            voice = read_voice(directory, root, ())
+            return replace(voice, problem=f"The folder cannot be read: {reason}.")
         known = self._known.get(directory)
-        if known is not None and known.state == folder_state(directory):
+        if known is not None and known.files == files:
             return known
-        return read_voice(directory, root)
-
-    def _report(self, problems: Mapping[Path, str]) -> None:
-        for path, problem in problems.items():
-            if self._reported.get(path) != problem:
-                _LOGGER.warning("Left out %s: %s", printable(str(path)), problem)
-        self._reported = dict(problems)
+        return read_voice(directory, root, files)
 
 
-def _folders(directory: Path) -> list[Path]:
-    """Return the folders in a folder, sorted; hidden ones are left out."""
+class _PreparedKey(NamedTuple):
+    directory: Path
+    files: tuple[VoiceFile, ...]
+    model_name: str
+    encoder_id: str
+
+
+def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:
+    """Start a function in a thread that does not keep the process from exiting."""
+    future: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the future raises it
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="voices", daemon=True).start()
+    return future
+
+
+def _visible(directory: Path) -> list[Path]:
+    """Return the entries of a folder, sorted, without hidden ones."""
     try:
-        return sorted(path for path in directory.iterdir() if _is_folder(path))
-    except FileNotFoundError:
+        return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        _LOGGER.warning("%s cannot be listed: %s", printable(str(directory)), error.strerror)
+        path = escape_control_chars(str(directory))
+        _LOGGER.warning("Skipping voice folder %s: %s", path, error.strerror)
         return []
 
 
 def _is_folder(path: Path) -> bool:
-    if path.name.startswith("."):
-        return False
     try:
         return path.is_dir()
-    except OSError:  # it cannot even be looked at, which is for the voice to say
+    except OSError:  # read_voice says why
         return True
 
 
-def _is_inside(path: Path, root: Path) -> bool:
-    return path.resolve().is_relative_to(root.resolve())
+def _walk(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield what is in a library: (voice folder, True) and (voice file elsewhere, False)."""
+    for entry in _visible(root):
+        for path in _visible(entry) if _is_folder(entry) else [entry]:
+            if path != entry and _is_folder(path):
+                yield path, True
+            elif path.suffix.lower() in _CLIP_SUFFIXES or path.name.lower() == DESCRIPTION_NAME:
+                yield path, False
 
 
-def _with_unique_names(voices: Iterable[LibraryVoice]) -> list[LibraryVoice]:
-    """Return the voices; of several usable ones with one name only the first stays usable."""
+def _misplaced(path: Path, root: Path) -> LibraryVoice:
+    """Return what a clip or description outside of a voice folder would be."""
+    is_named = path.name.lower() not in {*CLIP_NAMES, DESCRIPTION_NAME}
+    return LibraryVoice(
+        name=escape_control_chars(path.stem if is_named else path.parent.name),
+        language=language_code(path.parent.name) or "?",
+        kind=VoiceKind.X_VECTOR,
+        directory=path,
+        problem=f"{escape_control_chars(path.name)} is not in the folder of a voice; move it to "
+        f"{root / 'LANGUAGE' / 'NAME' / CLIP_NAMES[0]}, or use: voice add NAME --audio FILE",
+    )
+
+
+def _with_unique_names(voices: Iterable[LibraryVoice]) -> Iterator[LibraryVoice]:
+    """Yield the voices; of usable ones with the same name only the first stays usable."""
     owners: dict[str, LibraryVoice] = {}
-    unique: list[LibraryVoice] = []
     for voice in voices:
-        owner = owners.setdefault(voice.name.casefold(), voice) if voice.problem is None else voice
-        if owner is not voice:
-            problem = f"Its name is that of {owner.directory}; rename one of the two folders."
-            unique.append(replace(voice, problem=problem))
+        key = voice_key(voice.name)
+        if voice.problem is None and owners.setdefault(key, voice) is not voice:
+            problem = f"Its name is that of {owners[key].directory}; rename one of the two folders."
+            yield replace(voice, problem=problem)
         else:
-            unique.append(voice)
-    return unique
-
-
-def _prepare_clone(entry: LibraryVoice, model: SpeechModel, encoder_id: str) -> Voice:
-    if entry.clip is None:
-        raise VoiceError(f"The voice {entry.name} has no clip.")
-    content = read_clip_file(entry.clip)
-    transcript = entry.text if entry.kind is VoiceKind.ICL else None
-    key = voice_cache.cache_key(content, transcript, model, encoder_id)
-    encoded = voice_cache.load(entry.directory, key, model.facts, has_codes=transcript is not None)
-    if encoded is None:
-        must_match = entry.settings.check_transcript
-        try:
-            encoded = encode_clip(content, transcript, model, must_match=must_match)
-        except VoiceError as error:
-            raise VoiceError(f"The voice {entry.name} cannot be used: {error}") from error
-        voice_cache.store(entry.directory, key, encoded)
-    return cloned_voice(encoded, transcript)
+            yield voice

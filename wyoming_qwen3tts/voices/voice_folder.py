@@ -1,74 +1,45 @@
-"""One voice of the library: a folder ``<language>/<name>/`` and what is wrong with it.
+"""One voice folder ``voices/<language>/<name>/`` and what is wrong with it.
 
-::
+It has the form of wyoming-piper's cloned and designed voices::
 
     ref.wav | ref.flac | ref.ogg | ref.mp3    a reference clip: a cloned voice
-    ref.txt                                   what the clip says (without it: the timbre alone)
-    instruct.txt                              a description in words: a designed voice
-    voice.yaml                                settings, all optional (VoiceSettings); alone, with
-                                              a preset: that speaker with settings of its own
-    .cache/                                   encoded prompts, see voice_cache
-
-wyoming-piper keeps its cloned and designed voices in the same form.
+    ref.txt         what the clip says; without it only the timbre is cloned
+    instruct.txt    a description in words: a designed voice
+    voice.yaml      optional settings; alone, with a preset: that speaker with these settings
+    .cache/         encoded clips, see clips.py
 """
 
 import os
-import stat
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+import yaml
 
 from wyoming_qwen3tts.errors import ConfigError, VoiceError
 from wyoming_qwen3tts.runtime.manifest import ModelType
+from wyoming_qwen3tts.settings import read_mapping, setting
+from wyoming_qwen3tts.synthesis.request import SynthesisOptions
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.clips import (
     check_transcript,
     load_reference_clip,
     speech_duration_s,
 )
-from wyoming_qwen3tts.voices.voice_settings import (
-    SETTINGS_NAME,
-    VoiceSettings,
-    read_settings,
-    read_text,
-)
 
 CLIP_NAMES: Final = ("ref.wav", "ref.flac", "ref.ogg", "ref.mp3")
 TRANSCRIPT_NAME: Final = "ref.txt"
 DESCRIPTION_NAME: Final = "instruct.txt"
-CACHE_NAME: Final = ".cache"
+SETTINGS_NAME: Final = "voice.yaml"
+CHECK_RATE_HZ: Final = 24_000
+"""Rate at which clips are checked and written; every published model has it."""
 
-_KNOWN_NAMES = frozenset({*CLIP_NAMES, TRANSCRIPT_NAME, DESCRIPTION_NAME, SETTINGS_NAME})
+FILE_NAMES: Final = frozenset({*CLIP_NAMES, TRANSCRIPT_NAME, DESCRIPTION_NAME, SETTINGS_NAME})
 _MAX_NAME_CHARACTERS = 64
-# The rate of every published model; a clip is loaded again at the rate of the model that clones it.
-_CHECK_RATE_HZ = 24_000
-
-
-class FileState(NamedTuple):
-    """A file as it looks from outside."""
-
-    name: str
-    link: tuple[int, ...]
-    """Inode, size and times of the entry itself."""
-    target: tuple[int, ...]
-    """The same of what it points to, when it is a link."""
-
-
-class FolderState(NamedTuple):
-    """A voice folder as it looks from outside: another state means that something changed."""
-
-    identity: tuple[int, ...]
-    files: tuple[FileState, ...]
-    """Only of files that mean something: the cache beside them changes at other times."""
-    error: str | None = None
-    """Why the folder cannot be listed."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Names of the files."""
-        return frozenset(file.name for file in self.files)
+_MAX_TEXT_BYTES = 16 * 2**10
 
 
 class VoiceKind(StrEnum):
@@ -77,97 +48,92 @@ class VoiceKind(StrEnum):
     ICL = "icl"
     """A clip and its transcript, from which speech continues."""
     X_VECTOR = "x_vector"
-    """A clip's timbre alone."""
+    """The timbre of a clip."""
     DESIGNED = "designed"
     """A description in words."""
     PRESET = "preset"
     """A preset speaker with settings of its own."""
 
 
+MODEL_TYPES: Final[dict[VoiceKind, ModelType]] = {
+    VoiceKind.ICL: "base",
+    VoiceKind.X_VECTOR: "base",
+    VoiceKind.DESIGNED: "voice_design",
+    VoiceKind.PRESET: "custom_voice",
+}
+"""Kind of voice -> type of the models that speak it."""
+
+
 @dataclass(frozen=True)
-class LibraryVoice:
-    """A voice of the library as its folder stands, usable or not."""
+class VoiceSettings:
+    """Contents of ``voice.yaml``; None keeps what the server or the model has."""
+
+    description: str | None = setting(None, "Text in a list of voices.")
+    preset: str | None = setting(None, "Preset speaker, in a folder without clip and description.")
+    seed: int | None = setting(None, "Number that makes speech repeatable.", minimum=0)
+    style: str | None = setting(None, "How to speak, for models that follow instructions.")
+    model_size: Literal["any", "0.6B", "1.7B"] = setting("any", "Preferred size of model.")
+    check_transcript: bool = setting(True, "Refuse a transcript that does not match the clip.")
+    temperature: float | None = setting(None, "Higher is livelier.", minimum=0.01, maximum=10.0)
+    top_k: int | None = setting(None, "Number of likeliest codes to draw from; 0: all.", minimum=0)
+    top_p: float | None = setting(
+        None, "Probability of the likeliest codes to draw from.", minimum=0.01, maximum=1.0
+    )
+
+    def apply(self, options: SynthesisOptions) -> SynthesisOptions:
+        """Return the options with this voice's seed and sampling."""
+        sampling = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        changes: dict[str, Any] = {
+            name: value for name, value in sampling.items() if value is not None
+        }
+        return replace(
+            options,
+            talker=replace(options.talker, **changes),
+            predictor=replace(options.predictor, **changes),
+            seed=options.seed if self.seed is None else self.seed,
+        )
+
+
+class VoiceFile(NamedTuple):
+    """A file of a voice folder; another size or time means that it has changed."""
 
     name: str
-    """The folder's name, for clients; unique among usable voices, case-blind."""
+    num_bytes: int
+    modified_ns: int
+
+
+@dataclass(frozen=True)
+class LibraryVoice:
+    """A voice of the library, usable or not."""
+
+    name: str
+    """The folder's name; unique among usable voices, see :func:`voice_key`."""
     language: str
-    """Plain two-letter code of the folder above; that folder's name if it is no language."""
+    """Plain code of the folder above, or that folder's name if it is not a language."""
     kind: VoiceKind
     directory: Path
     clip: Path | None = None
     text: str = ""
     """Transcript of an ICL voice, description of a designed one."""
     settings: VoiceSettings = field(default_factory=VoiceSettings)
-    state: FolderState = field(default=FolderState((), ()), repr=False)
-    """The folder as it was when the voice was read."""
+    files: tuple[VoiceFile, ...] = field(default=(), repr=False)
+    """The folder's files when the voice was read."""
     problem: str | None = None
-    """Why the voice cannot be used and what to do; None for a usable one."""
+    """Why the voice cannot be used and what to do."""
 
     @property
     def model_type(self) -> ModelType:
-        """Type of the models that can speak it."""
-        match self.kind:
-            case VoiceKind.DESIGNED:
-                return "voice_design"
-            case VoiceKind.PRESET:
-                return "custom_voice"
-            case _:
-                return "base"
+        """Type of the models that speak it."""
+        return MODEL_TYPES[self.kind]
 
 
-def folder_state(directory: Path) -> FolderState:
-    """Return what tells a changed voice folder, without opening a file."""
-    try:
-        folder = directory.stat()
-        with os.scandir(directory) as entries:
-            files = [_file_state(entry) for entry in entries if entry.name in _KNOWN_NAMES]
-    except OSError as error:
-        return FolderState((), (), error.strerror or str(error))
-    return FolderState((folder.st_dev, folder.st_ino), tuple(sorted(files)))
-
-
-def _file_state(entry: "os.DirEntry[str]") -> FileState:
-    link = entry.stat(follow_symlinks=False)
-    try:
-        target = entry.stat()
-    except OSError:  # a link to nothing
-        target = link
-    return FileState(entry.name, _numbers(link), _numbers(target))
-
-
-def _numbers(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def read_voice(directory: Path, root: Path) -> LibraryVoice:
-    """Read and check one voice folder; whatever is wrong with it becomes its ``problem``.
-
-    Args:
-        directory: ``<root>/<language>/<name>``.
-        root: The library; nothing outside it is read.
-    """
-    state = folder_state(directory)
-    clips = _clips(state)
-    voice = LibraryVoice(
-        name=printable(unicodedata.normalize("NFC", directory.name)),
-        language=language_code(directory.parent.name) or printable(directory.parent.name),
-        kind=_kind(state),
-        directory=directory,
-        clip=directory / clips[0] if clips else None,
-        state=state,
-    )
-    try:
-        return _read_files(voice, root)
-    except (VoiceError, ConfigError) as error:
-        return replace(voice, problem=str(error))
+def voice_key(name: str) -> str:
+    """Return a voice's name as names are compared: "Uncle Fu" and "uncle_fu" are one voice."""
+    return unicodedata.normalize("NFC", name).strip().casefold().replace(" ", "_")
 
 
 def check_voice_name(name: str) -> None:
-    """Check that a name can be a folder everywhere and be typed in a command.
-
-    Raises:
-        VoiceError: It cannot.
-    """
+    """Raise a VoiceError if a name cannot be a folder name everywhere or typed in a command."""
     good = (
         name == unicodedata.normalize("NFC", name)
         and 0 < len(name) <= _MAX_NAME_CHARACTERS
@@ -179,71 +145,70 @@ def check_voice_name(name: str) -> None:
     )
     if not good:
         raise VoiceError(
-            f"{printable(name[:100])!r} is no name for a voice: use up to {_MAX_NAME_CHARACTERS} "
-            "letters, digits, - and _, beginning with a letter or digit."
+            f"{escape_control_chars(name[:100])!r} is not a name for a voice: use up to "
+            f"{_MAX_NAME_CHARACTERS} letters, digits, - and _, beginning with a letter or digit."
         )
 
 
-def printable(text: str) -> str:
-    """Return text that can be shown anywhere: control characters and wrong bytes are escaped."""
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text
-    )
+def escape_control_chars(text: str) -> str:
+    """Return text that can be shown anywhere."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _clips(state: FolderState) -> list[str]:
-    return [name for name in CLIP_NAMES if name in state.names]
+def read_text(path: Path) -> str:
+    """Return the text of a small UTF-8 file, without a byte order mark.
+
+    Raises:
+        VoiceError: The file cannot be read, is too long or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_TEXT_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise VoiceError(f"{path.name} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise VoiceError(f"{path.name} is not UTF-8 text; save it again as UTF-8.") from error
+    if len(content) > _MAX_TEXT_BYTES:
+        raise VoiceError(f"{path.name} is longer than {_MAX_TEXT_BYTES // 2**10} KB; shorten it.")
+    return text
 
 
-def _kind(state: FolderState) -> VoiceKind:
-    if not _clips(state):
-        is_described = DESCRIPTION_NAME in state.names or SETTINGS_NAME not in state.names
-        return VoiceKind.DESIGNED if is_described else VoiceKind.PRESET
-    return VoiceKind.ICL if TRANSCRIPT_NAME in state.names else VoiceKind.X_VECTOR
+def read_settings(path: Path) -> VoiceSettings:
+    """Read ``voice.yaml``.
+
+    Raises:
+        ConfigError: It is not valid YAML, or holds an unknown key or a wrong value.
+        VoiceError: It cannot be read.
+    """
+    text = read_text(path)
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path.name} is not valid YAML: {reason}") from error
+    if isinstance(values, dict) and isinstance(values.get("sampling"), dict):
+        values |= values.pop("sampling")  # temperature, top_k and top_p may stand in a section
+    return VoiceSettings(**read_mapping(VoiceSettings, values, path.name))
 
 
-def _read_files(voice: LibraryVoice, root: Path) -> LibraryVoice:
-    names, clips = voice.state.names, _clips(voice.state)
-    if voice.state.error is not None:
-        raise VoiceError(f"The folder cannot be read: {voice.state.error}.")
-    check_voice_name(unicodedata.normalize("NFC", voice.directory.name))
-    if language_code(voice.directory.parent.name) is None:
-        raise VoiceError(
-            f"The folder {voice.language!r} is no language of the models; move the voice to "
-            "zh, en, ja, ko, de, fr, ru, pt, es or it."
-        )
-    for path in (voice.directory, *(voice.directory / name for name in sorted(names))):
-        _check_inside(path, root)
-    if len(clips) > 1:
-        raise VoiceError(f"There are several clips ({', '.join(clips)}); keep one.")
-    if SETTINGS_NAME in names:
-        voice = replace(voice, settings=read_settings(voice.directory / SETTINGS_NAME))
-    _check_preset(voice)
-    match voice.kind:
-        case VoiceKind.PRESET:
-            return voice
-        case VoiceKind.DESIGNED:
-            return replace(voice, text=_read_description(voice.directory / DESCRIPTION_NAME))
-        case VoiceKind.ICL:
-            voice = replace(voice, text=_one_line(voice.directory / TRANSCRIPT_NAME))
-    check_clip(voice)
-    return voice
+def list_files(directory: Path) -> tuple[VoiceFile, ...]:
+    """Return the state of the known files in a voice folder.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    with os.scandir(directory) as entries:
+        known = [entry for entry in entries if entry.name.lower() in FILE_NAMES]
+        return tuple(sorted(map(_file_state, known)))
 
 
-def _check_preset(voice: LibraryVoice) -> None:
-    """Check that a folder has one source: clip, description or the preset of its settings."""
-    is_bare = voice.clip is None and DESCRIPTION_NAME not in voice.state.names
-    if is_bare and voice.settings.preset is None:
-        raise VoiceError(
-            f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a description "
-            f"({DESCRIPTION_NAME}), nor a preset in {SETTINGS_NAME}; put one there, or remove the "
-            "folder."
-        )
-    if not is_bare and voice.settings.preset is not None:
-        raise VoiceError(
-            f"{SETTINGS_NAME} names the preset {printable(voice.settings.preset)}, but there is a "
-            "clip or a description too; keep one of them."
-        )
+def _file_state(entry: "os.DirEntry[str]") -> VoiceFile:
+    try:
+        status = entry.stat()
+    except OSError:  # a link to nothing
+        status = entry.stat(follow_symlinks=False)
+    return VoiceFile(entry.name, status.st_size, status.st_mtime_ns)
 
 
 def check_clip(voice: LibraryVoice) -> float:
@@ -254,39 +219,106 @@ def check_clip(voice: LibraryVoice) -> float:
     """
     if voice.clip is None:
         raise VoiceError(f"The voice {voice.name} has no clip.")
-    samples = load_reference_clip(voice.clip, _CHECK_RATE_HZ)
-    duration_s = speech_duration_s(samples, _CHECK_RATE_HZ)
+    samples = load_reference_clip(voice.clip, CHECK_RATE_HZ)
+    duration_s = speech_duration_s(samples, CHECK_RATE_HZ)
     if voice.kind is VoiceKind.ICL and (voice.settings.check_transcript or not voice.text):
         try:
             check_transcript(voice.text, duration_s)
         except VoiceError as error:
-            hint = f" (If it is all there: check_transcript: false in {SETTINGS_NAME}.)"
+            hint = f" (If it is complete, set check_transcript: false in {SETTINGS_NAME}.)"
             raise VoiceError(f"{error}{hint if voice.text else ''}") from error
     return duration_s
 
 
-def _check_inside(path: Path, root: Path) -> None:
-    """Refuse links that lead out of the library, and whatever is no ordinary file or folder."""
+def read_voice(directory: Path, root: Path, files: tuple[VoiceFile, ...]) -> LibraryVoice:
+    """Read and check one voice folder of the library ``root``; an error becomes its problem."""
+    names = {file.name.lower(): file.name for file in files}
+    clips = [file.name for file in files if file.name.lower() in CLIP_NAMES]
+    if clips:
+        kind = VoiceKind.ICL if TRANSCRIPT_NAME in names else VoiceKind.X_VECTOR
+    else:
+        is_preset = SETTINGS_NAME in names and DESCRIPTION_NAME not in names
+        kind = VoiceKind.PRESET if is_preset else VoiceKind.DESIGNED
+    folder_name = directory.parent.name
+    voice = LibraryVoice(
+        name=escape_control_chars(unicodedata.normalize("NFC", directory.name)),
+        language=language_code(folder_name) or escape_control_chars(folder_name),
+        kind=kind,
+        directory=directory,
+        clip=directory / clips[0] if clips else None,
+        files=files,
+    )
+    try:
+        check_voice_name(unicodedata.normalize("NFC", directory.name))
+        _check_inside(directory, root, is_file=False)
+        for name in sorted(names.values()):
+            _check_inside(directory / name, root, is_file=True)
+        return _read_files(voice, names, len(clips))
+    except (VoiceError, ConfigError) as error:
+        return replace(voice, problem=str(error))
+
+
+def _read_files(voice: LibraryVoice, names: Mapping[str, str], num_clips: int) -> LibraryVoice:
+    """Return the voice with the contents of its files; ``names`` are in lower case -> on disk.
+
+    Raises:
+        VoiceError: The voice cannot be used.
+        ConfigError: ``voice.yaml`` cannot be used.
+    """
+    if language_code(voice.language) is None:
+        raise VoiceError(
+            f"The folder {voice.language!r} is not a language of the models; move the voice to a "
+            "folder zh, en, ja, ko, de, fr, ru, pt, es or it."
+        )
+    if num_clips > 1:
+        raise VoiceError("There are several clips; keep one.")
+    if SETTINGS_NAME in names:
+        voice = replace(voice, settings=read_settings(voice.directory / names[SETTINGS_NAME]))
+    _check_preset(voice, has_source=bool(num_clips) or DESCRIPTION_NAME in names)
+    match voice.kind:
+        case VoiceKind.ICL:
+            voice = replace(voice, text=_read_line(voice.directory / names[TRANSCRIPT_NAME]))
+        case VoiceKind.DESIGNED:
+            voice = replace(voice, text=_read_line(voice.directory / names[DESCRIPTION_NAME]))
+            if not voice.text:
+                raise VoiceError(f"{DESCRIPTION_NAME} is empty; describe the voice in it.")
+    if voice.clip is not None:
+        check_clip(voice)
+    return voice
+
+
+def _read_line(path: Path) -> str:
+    return " ".join(read_text(path).split())
+
+
+def _check_preset(voice: LibraryVoice, *, has_source: bool) -> None:
+    """Check that a folder has one source: clip, description or the preset of its settings."""
+    preset = voice.settings.preset
+    if not has_source and preset is None:
+        raise VoiceError(
+            f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a description "
+            f"({DESCRIPTION_NAME}), nor a preset in {SETTINGS_NAME}; put one there, or remove the "
+            "folder."
+        )
+    if has_source and preset is not None:
+        raise VoiceError(
+            f"{SETTINGS_NAME} names the preset {escape_control_chars(preset)}, but there is a clip "
+            "or a description too; keep one of them."
+        )
+
+
+def _check_inside(path: Path, root: Path, *, is_file: bool) -> None:
+    """Refuse links that lead out of the library, and pipes and other special files."""
+    name = escape_control_chars(path.name)
     try:
         real = path.resolve(strict=True)
-        mode = real.stat().st_mode
+        is_inside = real.is_relative_to(root.resolve())
+        is_ordinary = real.is_file() if is_file else real.is_dir()
     except (OSError, RuntimeError) as error:
-        raise VoiceError(f"{path.name} cannot be read; is it a link to nothing?") from error
-    if not real.is_relative_to(root.resolve()):
+        raise VoiceError(f"{name} cannot be read; is it a link to nothing?") from error
+    if not is_inside:
         raise VoiceError(
-            f"{printable(path.name)} is a link that leads out of the voice library; copy what it "
-            "points to instead."
+            f"{name} is a link that leads out of the voice library; copy what it points to instead."
         )
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise VoiceError(f"{path.name} is no ordinary file.")
-
-
-def _read_description(path: Path) -> str:
-    text = _one_line(path)
-    if not text:
-        raise VoiceError(f"{path.name} is empty; describe the voice in it.")
-    return text
-
-
-def _one_line(path: Path) -> str:
-    return " ".join(read_text(path).split())
+    if not is_ordinary:
+        raise VoiceError(f"{name} is not an ordinary file.")

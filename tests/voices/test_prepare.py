@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,8 +33,13 @@ from wyoming_qwen3tts.synthesis.request import (
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.voices import voice_cache
-from wyoming_qwen3tts.voices.clips import add_continuation_silence, load_reference_clip
+from wyoming_qwen3tts.voices.clips import (
+    EncodedClip,
+    add_continuation_silence,
+    load_encoded,
+    load_reference_clip,
+    store_encoded,
+)
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind
 
@@ -56,7 +62,8 @@ def prepare(
 ) -> IclVoice | XVectorVoice:
     """Prepare the one voice with a library that has nothing in memory yet."""
     library = VoiceLibrary([data_dir])
-    voice = library.prepare(library.find("anna"), encoding_model(encoders, model), encoder_id)
+    opened = replace(encoding_model(encoders, model), encoder_id=encoder_id)
+    voice = library.prepare(library.find("anna"), opened).result(10)
     assert isinstance(voice, IclVoice | XVectorVoice)
     return voice
 
@@ -85,16 +92,16 @@ class TestPrepare:
     def test_a_designed_voice_needs_no_encoder(self, tmp_path: Path) -> None:
         write_voice(tmp_path, "en/anna", instruct_txt="warm")
         library = VoiceLibrary([tmp_path])
-        voice = library.prepare(library.find("anna"), encoding_model(None))
+        voice = library.prepare(library.find("anna"), encoding_model(None)).result(10)
         assert voice == DesignedVoice("warm")
 
     def test_the_second_time_is_from_memory(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
-        first = library.prepare(library.find("anna"), model)
+        first = library.prepare(library.find("anna"), model).result(10)
         shutil.rmtree(anna / ".cache")
-        assert library.prepare(library.find("anna"), model) is first
+        assert library.prepare(library.find("anna"), model).result(10) is first
         assert encoders.num_embedded == 1
 
     def test_after_a_restart_it_is_from_disk(
@@ -112,7 +119,7 @@ class TestPrepare:
     ) -> None:
         library = VoiceLibrary([tmp_path])
         before = library.find("anna")
-        library.prepare(before, encoding_model(encoders))
+        library.prepare(before, encoding_model(encoders)).result(10)
         assert library.find("anna") is before
 
     @pytest.mark.parametrize(
@@ -131,9 +138,9 @@ class TestPrepare:
         change: Callable[[Path], object],
     ) -> None:
         library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
-        first = library.prepare(library.find("anna"), model)
+        first = library.prepare(library.find("anna"), model).result(10)
         change(anna)
-        assert library.prepare(library.find("anna"), model) is not first
+        assert library.prepare(library.find("anna"), model).result(10) is not first
         assert encoders.num_embedded == 2
 
     @pytest.mark.parametrize(("encoder_id", "model"), [("other", "base"), ("", "other")])
@@ -149,7 +156,7 @@ class TestPrepare:
     def test_a_model_without_encoders(self, tmp_path: Path, anna: Path) -> None:
         library = VoiceLibrary([tmp_path])
         with pytest.raises(VoiceError, match="use a Base model"):
-            library.prepare(library.find("anna"), encoding_model(None))
+            library.prepare(library.find("anna"), encoding_model(None)).result(10)
 
     def test_encoders_that_fail_or_give_nonsense(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
@@ -168,7 +175,7 @@ class TestPrepare:
         write_voice(tmp_path, "en/anna", ref_wav=b"noise")
         library = VoiceLibrary([tmp_path])
         with pytest.raises(VoiceError, match="cannot be used"):
-            library.prepare(library.scan()[0], encoding_model(encoders))
+            library.prepare(library.scan()[0], encoding_model(encoders)).result(10)
 
     def test_a_clip_that_broke_since_the_scan(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
@@ -177,27 +184,28 @@ class TestPrepare:
         entry = library.find("anna")
         (anna / "ref.wav").write_bytes(b"noise")
         with pytest.raises(VoiceError, match="no recording"):
-            library.prepare(entry, encoding_model(encoders))
+            library.prepare(entry, encoding_model(encoders)).result(10)
 
 
 class TestDamagedCache:
-    def test_any_changed_byte_is_noticed_and_mended(
+    def test_any_changed_byte_leaves_the_voice_as_it_is(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         first = prepare(tmp_path, encoders)
         (file,) = cache_files(anna)
         good = file.read_bytes()
-        positions = [*range(0, len(good), 37), 64, 65, len(good) - 1]
-        for count, position in enumerate(positions, 2):
+        for position in (*range(0, len(good), 37), len(good) - 1):
             damaged = bytearray(good)
             damaged[position] ^= 0x04
             file.write_bytes(damaged)
             again = prepare(tmp_path, encoders)
-            assert encoders.num_embedded == count, position
-            assert np.array_equal(first.x_vector, again.x_vector)
-            assert file.read_bytes() == good
+            assert np.array_equal(first.x_vector, again.x_vector), position
+            assert isinstance(first, IclVoice)
+            assert isinstance(again, IclVoice)
+            assert np.array_equal(first.reference_codes, again.reference_codes), position
+        assert encoders.num_embedded > 2
 
-    @pytest.mark.parametrize("kept", [0, 1, 64, 65, 100, 200, -1])
+    @pytest.mark.parametrize("kept", [0, 1, 64, 200, -1])
     def test_a_file_cut_short(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders, kept: int
     ) -> None:
@@ -221,25 +229,28 @@ class TestDamagedCache:
         prepare(tmp_path, encoders)
         assert encoders.num_embedded == 3
 
-    @pytest.mark.parametrize("what", ["x_vector", "codes", "range", "infinite"])
+    @pytest.mark.parametrize("what", ["x_vector", "codes", "range", "infinite", "type", "object"])
     def test_a_well_formed_file_that_does_not_fit_the_model(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders, what: str
     ) -> None:
         voice = prepare(tmp_path, encoders)
         assert isinstance(voice, IclVoice)
         (file,) = cache_files(anna)
-        x_vector, codes = voice.x_vector.copy(), voice.reference_codes.copy()
+        arrays: dict[str, Any] = {"x_vector": voice.x_vector, "codes": voice.reference_codes.copy()}
         match what:
             case "x_vector":
-                x_vector = x_vector[:-1]
+                arrays["x_vector"] = voice.x_vector[:-1]
             case "codes":
-                codes = codes[:, :-1]
+                arrays["codes"] = voice.reference_codes[:, :-1]
             case "range":
-                codes[0, 0] = CODEBOOK_SIZE
+                arrays["codes"][0, 0] = CODEBOOK_SIZE
+            case "type":
+                arrays["codes"] = voice.reference_codes.astype(np.float64)
+            case "object":
+                arrays["codes"] = np.array([{}], dtype=object)
             case _:
-                x_vector[0] = np.inf
-        wrong = voice_cache.EncodedClip(x_vector, codes)
-        assert voice_cache.store(anna, file.stem, wrong)
+                arrays["x_vector"] = voice.x_vector * np.inf
+        np.savez(file, **arrays)
         prepare(tmp_path, encoders)
         assert encoders.num_embedded == 2
 
@@ -248,68 +259,21 @@ class TestDamagedCache:
         max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
     )
     def test_any_bytes_are_as_good_as_no_file(self, tmp_path: Path, content: bytes) -> None:
-        folder = tmp_path / ".cache"
-        folder.mkdir(exist_ok=True)
-        (folder / "key.clip").write_bytes(content)
-        assert voice_cache.load(tmp_path, "key", FACTS, has_codes=True) is None
-
-    @given(st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
-    @settings(
-        max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-    )
-    def test_what_is_stored_is_loaded(
-        self, tmp_path: Path, num_frames: int, has_codes: bool, seed: int
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        x_vector = rng.standard_normal(FACTS.hidden_size).astype(np.float32)
-        codes = rng.integers(0, CODEBOOK_SIZE, (num_frames, NUM_GROUPS)) if has_codes else None
-        assert voice_cache.store(tmp_path, "key", voice_cache.EncodedClip(x_vector, codes))
-        loaded = voice_cache.load(tmp_path, "key", FACTS, has_codes=has_codes)
-        assert loaded is not None
-        assert np.array_equal(loaded.x_vector, x_vector)
-        assert (loaded.codes is None) == (codes is None)
-        assert codes is None or np.array_equal(loaded.codes, codes)
-
-    def test_a_linked_cache_is_not_followed(
-        self, tmp_path: Path, anna: Path, encoders: CountingEncoders
-    ) -> None:
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        (anna / ".cache").symlink_to(outside)
-        prepare(tmp_path, encoders)
-        prepare(tmp_path, encoders)
-        assert encoders.num_embedded == 2
-        assert list(outside.iterdir()) == []
+        model = encoding_model(None)
+        voice = EncodedClip(np.zeros(FACTS.hidden_size, np.float32), None)
+        store_encoded(tmp_path, CLIP, None, model, voice)
+        (file,) = cache_files(tmp_path)
+        file.write_bytes(content)
+        assert load_encoded(tmp_path, CLIP, None, model) is None
 
     def test_where_nothing_can_be_written_memory_serves(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         (anna / ".cache").write_text("in the way")
         library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
-        first = library.prepare(library.find("anna"), model)
-        assert library.prepare(library.find("anna"), model) is first
+        first = library.prepare(library.find("anna"), model).result(10)
+        assert library.prepare(library.find("anna"), model).result(10) is first
         assert encoders.num_embedded == 1
-
-    def test_a_killed_write_leaves_the_old_state_and_is_swept(
-        self,
-        tmp_path: Path,
-        anna: Path,
-        encoders: CountingEncoders,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        def killed(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", killed)
-            patch.setattr(Path, "unlink", lambda *_, **__: None)
-            with pytest.raises(KeyboardInterrupt):
-                prepare(tmp_path, encoders)
-        (part,) = cache_files(anna)
-        os.utime(part, (0, 0))
-        prepare(tmp_path, encoders)
-        assert encoders.num_embedded == 2
-        assert [file.suffix for file in cache_files(anna)] == [".clip"]
 
     def test_old_encodings_do_not_pile_up(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
@@ -327,7 +291,7 @@ class TestRealModel:
         assert model.speaker_encoder is not None
         assert model.codec_encoder is not None
         library = VoiceLibrary([tmp_path])
-        voice = library.prepare(library.find("anna"), model)
+        voice = library.prepare(library.find("anna"), model).result(10)
         assert isinstance(voice, IclVoice)
         clip = load_reference_clip(anna / "ref.wav", model.facts.sample_rate_hz)
         padded = add_continuation_silence(clip, model.facts.sample_rate_hz)
@@ -336,7 +300,7 @@ class TestRealModel:
 
         options = replace(default_options(model.facts.generation, seed=1), max_frames=4)
         # From disk it is the same voice: the same codes are spoken.
-        again = VoiceLibrary([tmp_path]).prepare(library.find("anna"), model)
+        again = VoiceLibrary([tmp_path]).prepare(library.find("anna"), model).result(10)
         spoken = [
             np.concatenate(
                 [
@@ -352,14 +316,15 @@ class TestRealModel:
         assert np.array_equal(*spoken)
 
     def test_bundles_with_the_same_encoders_share_an_encoding(
-        self, tiny_bundle: Callable[..., Path]
+        self, tiny_bundle: Callable[..., Path], tiny_model: Callable[..., SpeechModel]
     ) -> None:
         base = read_manifest(tiny_bundle("0.6B-base"))
         other = read_manifest(tiny_bundle("1.7B-base"))
-        assert voice_cache.encoder_id(base) == voice_cache.encoder_id(replace(base, recipe="int8"))
-        assert voice_cache.encoder_id(base) != voice_cache.encoder_id(other)
+        assert base.encoder_id == replace(base, recipe="int8").encoder_id
+        assert base.encoder_id != other.encoder_id
+        assert tiny_model("0.6B-base").encoder_id == base.encoder_id
 
 
 def test_a_voice_can_be_made_by_hand(tmp_path: Path) -> None:
     voice = LibraryVoice("anna", "en", VoiceKind.DESIGNED, tmp_path, text="warm")
-    assert VoiceLibrary([]).prepare(voice, encoding_model(None)) == DesignedVoice("warm")
+    assert VoiceLibrary([]).prepare(voice, encoding_model(None)).result() == DesignedVoice("warm")
