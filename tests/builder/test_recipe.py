@@ -80,6 +80,6 @@ def test_the_codec_is_float32_unless_the_recipe_says_otherwise():
         replace(uniform_recipe("int8"), codec_decoder="int4")
 
 
-def test_outlier_channels_spoil_short_blocks_only():
+def test_quantisation_blocks_are_short():
     assert uniform_recipe("int8").block_size == 64
     assert uniform_recipe("int4").block_size == 32

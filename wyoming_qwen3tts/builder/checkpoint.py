@@ -84,7 +84,7 @@ class TensorFile:
         return name in self._shapes
 
     def num_bytes(self, patterns: Sequence[str] = ("*",)) -> int:
-        """Return the stored size of all tensors whose name matches one of ``patterns``."""
+        """Return the stored size of all tensors that match one of ``patterns``."""
         return sum(
             math.prod(shape) * self._value_bytes[name]
             for name, shape in self._shapes.items()
@@ -95,7 +95,7 @@ class TensorFile:
         """Return the shape of a tensor without reading it.
 
         Raises:
-            CheckpointError: There is no such tensor.
+            CheckpointError: The tensor is missing.
         """
         if name not in self._shapes:
             raise CheckpointError(
@@ -108,7 +108,7 @@ class TensorFile:
         """Return a tensor as a new float32 array; ``shape`` is what the configuration asks for.
 
         Raises:
-            CheckpointError: There is no such tensor, or it has another shape.
+            CheckpointError: The tensor is missing or has another shape.
         """
         return self.read_rows(name, shape, 0, shape[0])
 
@@ -118,7 +118,7 @@ class TensorFile:
         The tensor counts as read once its last row was read.
 
         Raises:
-            CheckpointError: There is no such tensor, or it has another shape.
+            CheckpointError: The tensor is missing or has another shape.
         """
         found = self.shape(name)
         if found != tuple(shape):
@@ -170,7 +170,7 @@ class Checkpoint:
     codec_decoder: CodecDecoderConfig
     codec_encoder: CodecEncoderConfig
     speaker_encoder: SpeakerEncoderConfig | None
-    """None where the model cannot clone voices."""
+    """None if the model cannot clone voices."""
     main: TensorFile
     """Talker, code predictor, speaker encoder."""
     codec: TensorFile
@@ -210,7 +210,7 @@ class Checkpoint:
 
     @property
     def source_repo(self) -> str | None:
-        """Repository that the checkpoint came from, where a hub cache's path tells it."""
+        """Repository of the checkpoint; None outside a hub cache."""
         for part in self.directory.resolve().parts:
             if part.startswith(_HUB_PREFIX):
                 return part.removeprefix(_HUB_PREFIX).replace("--", "/")

@@ -176,7 +176,7 @@ class _Section:
         return kind(**given, **read)
 
     def require(self, **expected: Any) -> None:
-        """Refuse a checkpoint with another value for one of the keys, where it has the key."""
+        """Refuse a checkpoint that has another value for one of the keys."""
         for key, value in expected.items():
             if (given := self._values.get(key, value)) != value:
                 raise CheckpointError(

@@ -239,7 +239,7 @@ def write_safetensors(
         path: The new file.
         content: Its tensors.
         blocks: Gives the values of a tensor (its number, its spec) as flat blocks.
-        on_written: Told the number of bytes after every block.
+        on_written: Called with the number of bytes after every block.
 
     Raises:
         ValueError: ``blocks`` gave not as many values as the tensor has.

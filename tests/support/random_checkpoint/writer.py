@@ -58,7 +58,7 @@ class RandomCheckpoint:
 
         Args:
             directory: Must not exist, or be empty; its parents are made.
-            on_written: Told the number of bytes after every block of values.
+            on_written: Called with the number of bytes after every block of values.
 
         Raises:
             BuildError: The directory is in use, or the disk cannot take the files.
