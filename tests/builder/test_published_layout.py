@@ -14,7 +14,6 @@ from tests.support.onnx_community_writer import (
     write_published_bundle,
 )
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
-from wyoming_qwen3tts.errors import BuildError
 
 WIDE = "1.7B-base"
 
@@ -121,13 +120,3 @@ def test_encoder_takes_one_second_and_gives_13_frames(directory):
     audio = np.random.default_rng(0).standard_normal((1, 1, 24_000)).astype(np.float32) / 10
     assert session.get_inputs()[0].shape == [1, 1, 24_000]
     assert session.run(None, {"audio": audio})[0].shape == (1, 13, 16)
-
-
-def test_unknown_and_impossible_components_are_refused(tmp_path, tiny_checkpoint):
-    checkpoint = Checkpoint.open(tiny_checkpoint("0.6B-custom_voice"))
-    with pytest.raises(BuildError, match=r"Unknown component 'talker'; .*talker_cache"):
-        write_published_bundle(checkpoint, tmp_path, PublishedOptions(components=("talker",)))
-    with pytest.raises(BuildError, match="no Base model"):
-        write_published_bundle(
-            checkpoint, tmp_path, PublishedOptions(components=("speaker_encoder",))
-        )

@@ -10,8 +10,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from tests.support.onnx_community_bundle import write_small_published_bundle
-from tests.support.onnx_community_writer import PublishedOptions
-from tests.support.onnx_community_writer.traced import Numerics
+from tests.support.onnx_community_writer import Numerics, PublishedOptions
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.builder import verify
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle, write_manifest

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.onnx_community_bundle import open_small, write_small_published_bundle
-from tests.support.onnx_community_writer import PublishedOptions
-from tests.support.onnx_community_writer.traced import Numerics
+from tests.support.onnx_community_writer import Numerics, PublishedOptions
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 
 # Published variant -> how its graphs are written. The block size is that of our own bundles, so

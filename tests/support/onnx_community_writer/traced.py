@@ -7,8 +7,8 @@
     │    └─ scores ── + mask ── softmax ── · v ── output ── (layer scale) ──┐
     └────────────────────────────────────────────────────────────────────── + ── MLP branch
 
-The code predictor, the talker and the codec decoder share these layers; head norms and layer scales
-are there where the checkpoint has them.
+Talker, code predictor and codec decoder share these layers. Head norms and layer scales are written
+where the checkpoint has them.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wyoming_qwen3tts.arrays import AnyArray
+from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TransformerConfig
-from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
+from wyoming_qwen3tts.builder.graphs.graph import INT64_MAX, GraphBuilder, Value
 from wyoming_qwen3tts.builder.graphs.lm import KeyValue, WeightWriter
 from wyoming_qwen3tts.builder.recipe import Precision
-
-_INT64_MAX = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """Types of a published bundle."""
+    """Types of a bundle of this layout."""
 
     compute_type: type[np.floating] = np.float32
     """Type of activations and float weights."""
@@ -37,102 +35,108 @@ class Numerics:
     block_size: int = 128
 
 
-class TracedWriter(WeightWriter):
-    """Stores weights in the compute type."""
+class _Writer(WeightWriter):
+    """Stores float weights in the compute type."""
 
     def __init__(self, graph: GraphBuilder, numerics: Numerics) -> None:
-        """Write into ``graph``."""
         super().__init__(graph, numerics.block_size)
-        self.numerics = numerics
+        self._dtype = numerics.compute_type
 
     def vector(self, name: str, array: AnyArray) -> Value:
-        """Store a float weight."""
-        return self.graph.weight(name, array, self.numerics.compute_type)
-
-    def as_compute_type(self, x: Value) -> Value:
-        """Return a float32 value in the compute type."""
-        compute_type = self.numerics.compute_type
-        return x if compute_type is np.float32 else self.graph.cast(x, compute_type)
-
-    def as_float32(self, x: Value) -> Value:
-        """Return a value of the compute type in float32."""
-        return x if self.numerics.compute_type is np.float32 else self.graph.cast(x, np.float32)
+        return self.graph.weight(name, array, self._dtype)
 
 
-class TracedOps:
-    """Small operators, decomposed."""
+class TracedGraph:
+    """A graph and the tensors that it is made of, under their names in the checkpoint."""
 
-    def __init__(self, writer: TracedWriter) -> None:
-        """Write into the writer's graph, in its compute type."""
-        self.writer = writer
-        self.graph: GraphBuilder = writer.graph
+    def __init__(
+        self,
+        graph: GraphBuilder,
+        tensors: TensorFile,
+        numerics: Numerics | None = None,
+        precision: Precision = "fp32",
+        prefix: str = "",
+    ) -> None:
+        """Read tensors below ``prefix`` and store large weights in this precision."""
+        self.graph = graph
+        self.numerics = numerics or Numerics()
+        self.op = graph.op
+        self._tensors = tensors
+        self._precision = precision
+        self._prefix = prefix
+        self._writer = _Writer(graph, self.numerics)
 
-    def ints(self, *values: int) -> Value:
-        """Return an int64 vector: a shape, axes, starts, ends."""
-        return self.graph.constant(values, np.int64)
+    def read(self, name: str, *shape: int) -> Float32Array:
+        return self._tensors.read(f"{self._prefix}{name}", shape)
 
-    def number(self, value: float) -> Value:
+    def has(self, name: str) -> bool:
+        return f"{self._prefix}{name}" in self._tensors
+
+    def store(self, name: str, array: AnyArray) -> Value:
+        return self._writer.vector(name, array)
+
+    def stored(self, name: str, *shape: int) -> Value:
+        """Read a tensor and store it."""
+        return self.store(name, self.read(name, *shape))
+
+    def number(self, value: float) -> "np.floating":
         """Return a scalar of the compute type."""
-        return self.graph.constant(value, self.writer.numerics.compute_type)
+        return self.numerics.compute_type(value)
 
-    def unsqueeze(self, x: Value, *axes: int) -> Value:
-        """Return x with axes of size 1 at these places."""
-        return self.graph.op("Unsqueeze", [x, self.ints(*axes)])
+    def cast(self, x: Value) -> Value:
+        """Return a float32 value in the compute type."""
+        is_float32 = self.numerics.compute_type is np.float32
+        return x if is_float32 else self.graph.cast(x, self.numerics.compute_type)
+
+    def linear(self, x: Value, name: str, num_inputs: int, num_outputs: int) -> Value:
+        """Multiply x (..., K) by a weight (N, K), and add its bias if there is one."""
+        weight = self.read(f"{name}.weight", num_outputs, num_inputs)
+        product = self._writer.linear(name, weight, self._precision, "layers")(x)
+        if not self.has(f"{name}.bias"):
+            return product
+        return product + self.stored(f"{name}.bias", num_outputs)
+
+    def embed(self, name: str, num_rows: int, width: int, ids: Value) -> Value:
+        """Look ids up in a table, which is stored in the numerics' table type."""
+        numerics, rows = self.numerics, self.read(f"{name}.weight", num_rows, width)
+        found = self.op("Gather", self.graph.weight(name, rows, numerics.table_type), ids, axis=0)
+        if numerics.table_type is numerics.compute_type:
+            return found
+        return self.graph.cast(found, numerics.compute_type)
 
     def slice(self, x: Value, start: int, end: int, axis: int) -> Value:
         """Return positions ``start`` to ``end`` of an axis."""
-        return self.graph.op("Slice", [x, self.ints(start), self.ints(end), self.ints(axis)])
+        return self.op("Slice", x, [start], [end], [axis])
 
-    def rms_norm(self, x: Value, weight: Value, eps: float) -> Value:
+    def norm(self, x: Value, name: str, width: int, eps: float) -> Value:
         """Return x (..., D) divided by its root mean square, times the weight."""
-        graph = self.graph
-        wide = self.writer.as_float32(x)
-        square = graph.op("Pow", [wide, graph.constant(2.0, np.float32)])
-        mean = graph.op("ReduceMean", [square, self.ints(-1)], keepdims=1)
-        root = graph.op("Sqrt", [graph.op("Add", [mean, graph.constant(eps, np.float32)])])
-        normed = graph.op("Mul", [wide, graph.op("Reciprocal", [root])])
-        return graph.op("Mul", [weight, self.writer.as_compute_type(normed)])
+        wide = x if self.numerics.compute_type is np.float32 else self.graph.cast(x, np.float32)
+        mean = self.op("ReduceMean", self.op("Pow", wide, 2.0), [-1], keepdims=1)
+        normed = wide * self.op("Reciprocal", self.op("Sqrt", mean + eps))
+        return self.stored(f"{name}.weight", width) * self.cast(normed)
 
     def silu(self, x: Value) -> Value:
-        """Return x * sigmoid(x)."""
-        return self.graph.op("Mul", [x, self.graph.op("Sigmoid", [x])])
+        return x * self.op("Sigmoid", x)
 
     def rotary_tables(
-        self, positions: Value, config: TransformerConfig, num_axes: int
+        self, positions: Value, num_axes: int, config: TransformerConfig
     ) -> tuple[Value, Value]:
-        """Return cosines and sines, (B, 1, T, K) each.
+        """Return cosines and sines, (B, 1, T, K) each, of positions (axes, B, T).
 
-        Args:
-            positions: (axes, B, T) int64.
-            config: Head width and base.
-            num_axes: Rows of ``positions``; channels take turns between them, as in the official
-                interleaved three-axis rotary embedding.
+        Channels take turns between the axes, as in the official interleaved rotary embedding.
         """
-        graph, half = self.graph, config.head_size // 2
-        axes = graph.constant(np.arange(half) % num_axes, np.int64)
-        inverse = config.rope_theta ** -(np.arange(half) / half)
-        by_channel = graph.op("Gather", [positions, axes], axis=0)  # (K / 2, B, T)
-        by_channel = graph.op("Transpose", [by_channel], perm=[1, 2, 0])
-        angles = graph.op(
-            "Mul", [graph.cast(by_channel, np.float32), graph.constant(inverse, np.float32)]
-        )
-        doubled = graph.op("Concat", [angles, angles], axis=-1)
-        doubled = self.unsqueeze(doubled, 1)
-        cosines, sines = (graph.op(name, [doubled]) for name in ("Cos", "Sin"))
-        return self.writer.as_compute_type(cosines), self.writer.as_compute_type(sines)
-
-    def rotate(self, x: Value, tables: tuple[Value, Value], head_size: int) -> Value:
-        """Rotate x (B, H, T, K); the pairs are (i, i + K / 2)."""
-        graph, half = self.graph, head_size // 2
-        first, second = self.slice(x, 0, half, -1), self.slice(x, half, _INT64_MAX, -1)
-        turned = graph.op("Concat", [graph.op("Neg", [second]), first], axis=-1)
-        cosines, sines = tables
-        return graph.op("Add", [graph.op("Mul", [x, cosines]), graph.op("Mul", [turned, sines])])
+        half = config.head_size // 2
+        inverse = (config.rope_theta ** -(np.arange(half) / half)).astype(np.float32)
+        channels = self.op("Gather", positions, np.arange(half) % num_axes, axis=0)
+        channels = self.op("Transpose", channels, perm=[1, 2, 0])  # (B, T, K / 2)
+        angles = self.graph.cast(channels, np.float32) * inverse
+        doubled = self.op("Unsqueeze", self.op("Concat", angles, angles, axis=-1), [1])
+        return self.cast(self.op("Cos", doubled)), self.cast(self.op("Sin", doubled))
 
     def causal_mask(self, allowed: Value) -> Value:
         """Turn a bool mask into the one that is added to scores."""
-        lowest = self.number(float(np.finfo(self.writer.numerics.compute_type).min))
-        return self.graph.op("Where", [allowed, self.number(0.0), lowest])
+        lowest = np.finfo(self.numerics.compute_type).min
+        return self.op("Where", allowed, self.number(0.0), self.number(float(lowest)))
 
     def constant_mask(self, num_positions: int, window: int | None = None) -> Value:
         """Return the (T, T) mask of a sequence of fixed length."""
@@ -140,131 +144,88 @@ class TracedOps:
         allowed = (age >= 0) & (age < (window or num_positions))
         return self.causal_mask(self.graph.constant(allowed))
 
-    def constant_positions(self, num_positions: int) -> Value:
-        """Return positions (1, 1, T)."""
-        return self.graph.constant(np.arange(num_positions)[None, None], np.int64)
+    def constant_tables(self, num_positions: int, config: TransformerConfig) -> tuple[Value, Value]:
+        """Return the rotary tables of a sequence of fixed length."""
+        positions = self.graph.constant(np.arange(num_positions)[None, None])
+        return self.rotary_tables(positions, 1, config)
 
-
-class TracedStack:
-    """A stack of decoder layers."""
-
-    def __init__(
-        self,
-        ops: TracedOps,
-        tensors: TensorFile,
-        prefix: str,
-        config: TransformerConfig,
-        precision: Precision,
-    ) -> None:
-        """Take the layers below ``prefix`` (such as ``talker.model``)."""
-        self._ops = ops
-        self._graph = ops.graph
-        self._tensors = tensors
-        self._prefix = prefix
-        self._config = config
-        self._precision = precision
-
-    def run(
+    def layers(
         self,
         x: Value,
+        name: str,
+        config: TransformerConfig,
         tables: tuple[Value, Value],
         mask: Value,
         past: Sequence[KeyValue] | None = None,
     ) -> tuple[Value, list[KeyValue]]:
-        """Run all layers and the last norm over x (B, T, D), every position; return the cache."""
+        """Run all layers below ``name`` and the last norm over x (B, T, D); return the cache."""
+        width, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
         present = []
-        for index in range(self._config.num_layers):
-            name = f"{self._prefix}.layers.{index}"
-            with self._graph.scope(name):
-                x, cache = self._attention(x, name, tables, mask, past[index] if past else None)
+        for index in range(config.num_layers):
+            layer = f"{name}.layers.{index}"
+            with self.graph.scope(layer):
+                normed = self.norm(x, f"{layer}.input_layernorm", width, eps)
+                before = past[index] if past else None
+                mixed, cache = self._attention(
+                    normed, f"{layer}.self_attn", config, tables, mask, before
+                )
                 present.append(cache)
-                x = self._mlp(x, name)
-        return self._norm(x, f"{self._prefix}.norm", self._config.hidden_size), present
+                x = x + self._scaled(mixed, f"{layer}.self_attn_layer_scale.scale", width)
+                normed = self.norm(x, f"{layer}.post_attention_layernorm", width, eps)
+                gate = self.linear(normed, f"{layer}.mlp.gate_proj", width, inner)
+                up = self.linear(normed, f"{layer}.mlp.up_proj", width, inner)
+                change = self.linear(self.silu(gate) * up, f"{layer}.mlp.down_proj", inner, width)
+                x = x + self._scaled(change, f"{layer}.mlp_layer_scale.scale", width)
+        return self.norm(x, f"{name}.norm", width, eps), present
 
     def _attention(
         self,
         x: Value,
         name: str,
+        config: TransformerConfig,
         tables: tuple[Value, Value],
         mask: Value,
         past: KeyValue | None,
     ) -> tuple[Value, KeyValue]:
-        config, graph = self._config, self._graph
-        source = f"{name}.self_attn"
-        normed = self._norm(x, f"{name}.input_layernorm", config.hidden_size)
-        query = self._heads(normed, source, "q", config.num_heads)
-        key = self._heads(normed, source, "k", config.num_kv_heads)
-        value = self._heads(normed, source, "v", config.num_kv_heads)
-        query = self._ops.rotate(query, tables, config.head_size)
-        key = self._ops.rotate(key, tables, config.head_size)
+        half = config.head_size // 2
+        query = self._rotate(self._heads(x, f"{name}.q", config, config.num_heads), tables, half)
+        key = self._rotate(self._heads(x, f"{name}.k", config, config.num_kv_heads), tables, half)
+        value = self._heads(x, f"{name}.v", config, config.num_kv_heads)
         if past is not None:
-            key = graph.op("Concat", past.key, key, axis=2)
-            value = graph.op("Concat", past.value, value, axis=2)
-        mixed = self._attend(query, self._repeat(key), self._repeat(value), mask)
-        output = self._linear(mixed, f"{source}.o_proj", config.query_size, config.hidden_size)
-        return self._add(x, output, f"{name}.self_attn_layer_scale"), KeyValue(key, value)
+            key = self.op("Concat", past.key, key, axis=2)
+            value = self.op("Concat", past.value, value, axis=2)
+        scores = query @ self.op("Transpose", self._repeat(key, config), perm=[0, 1, 3, 2])
+        scores = scores * self.number(config.head_size**-0.5) + mask
+        mixed = self.op("Softmax", scores, axis=-1) @ self._repeat(value, config)
+        mixed = self.op("Transpose", mixed, perm=[0, 2, 1, 3])
+        mixed = self.op("Reshape", mixed, [0, -1, config.query_size])
+        output = self.linear(mixed, f"{name}.o_proj", config.query_size, config.hidden_size)
+        return output, KeyValue(key, value)
 
-    def _heads(self, x: Value, source: str, kind: str, num_heads: int) -> Value:
-        """Return query, key or value (B, H, T, K), normed where the checkpoint has the norm."""
-        config, size = self._config, num_heads * self._config.head_size
-        projected = self._linear(x, f"{source}.{kind}_proj", config.hidden_size, size)
-        heads = self._graph.op(
-            "Reshape", [projected, self._ops.ints(0, -1, num_heads, config.head_size)]
-        )
-        if f"{source}.{kind}_norm.weight" in self._tensors:
-            heads = self._norm(heads, f"{source}.{kind}_norm", config.head_size)
-        return self._graph.op("Transpose", [heads], perm=[0, 2, 1, 3])
+    def _heads(self, x: Value, name: str, config: TransformerConfig, num_heads: int) -> Value:
+        """Return query, key or value (B, H, T, K)."""
+        size = num_heads * config.head_size
+        projected = self.linear(x, f"{name}_proj", config.hidden_size, size)
+        heads = self.op("Reshape", projected, [0, -1, num_heads, config.head_size])
+        if self.has(f"{name}_norm.weight"):
+            heads = self.norm(heads, f"{name}_norm", config.head_size, config.norm_eps)
+        return self.op("Transpose", heads, perm=[0, 2, 1, 3])
 
-    def _repeat(self, x: Value) -> Value:
+    def _rotate(self, x: Value, tables: tuple[Value, Value], half: int) -> Value:
+        """Rotate x (B, H, T, K); the pairs are (i, i + K / 2)."""
+        first, second = self.slice(x, 0, half, -1), self.slice(x, half, INT64_MAX, -1)
+        rotated = self.op("Concat", self.op("Neg", second), first, axis=-1)
+        cosines, sines = tables
+        return x * cosines + rotated * sines
+
+    def _repeat(self, x: Value, config: TransformerConfig) -> Value:
         """Return x (B, H_kv, S, K) with each head as often as query heads share it."""
-        config = self._config
         groups = config.num_heads // config.num_kv_heads
         if groups == 1:
             return x
-        wide = self._graph.op(
-            "Expand",
-            [
-                self._ops.unsqueeze(x, 2),
-                self._ops.ints(1, config.num_kv_heads, groups, 1, config.head_size),
-            ],
-        )
-        shape = self._ops.ints(0, config.num_heads, -1, config.head_size)
-        return self._graph.op("Reshape", [wide, shape])
+        shape = [1, config.num_kv_heads, groups, 1, config.head_size]
+        wide = self.op("Expand", self.op("Unsqueeze", x, [2]), shape)
+        return self.op("Reshape", wide, [0, config.num_heads, -1, config.head_size])
 
-    def _attend(self, query: Value, key: Value, value: Value, mask: Value) -> Value:
-        """Return (B, T, H K) from query (B, H, T, K) and key, value (B, H, S, K)."""
-        graph, config = self._graph, self._config
-        turned = graph.op("Transpose", [key], perm=[0, 1, 3, 2])
-        scores = graph.op("MatMul", [query, turned])
-        scores = graph.op("Mul", [scores, self._ops.number(config.head_size**-0.5)])
-        weights = graph.op("Softmax", [graph.op("Add", [scores, mask])], axis=-1)
-        mixed = graph.op("Transpose", [graph.op("MatMul", [weights, value])], perm=[0, 2, 1, 3])
-        return graph.op("Reshape", [mixed, self._ops.ints(0, -1, config.query_size)])
-
-    def _mlp(self, x: Value, name: str) -> Value:
-        config = self._config
-        width, inner = config.hidden_size, config.intermediate_size
-        normed = self._norm(x, f"{name}.post_attention_layernorm", width)
-        gate = self._linear(normed, f"{name}.mlp.gate_proj", width, inner)
-        up = self._linear(normed, f"{name}.mlp.up_proj", width, inner)
-        product = self._graph.op("Mul", [self._ops.silu(gate), up])
-        change = self._linear(product, f"{name}.mlp.down_proj", inner, width)
-        return self._add(x, change, f"{name}.mlp_layer_scale")
-
-    def _add(self, x: Value, change: Value, scale_name: str) -> Value:
-        if f"{scale_name}.scale" in self._tensors:
-            array = self._tensors.read(f"{scale_name}.scale", (self._config.hidden_size,))
-            scale = self._ops.writer.vector(f"{scale_name}.scale", array)
-            change = self._graph.op("Mul", [scale, change])
-        return self._graph.op("Add", [x, change])
-
-    def _linear(self, x: Value, name: str, num_inputs: int, num_outputs: int) -> Value:
-        writer = self._ops.writer
-        weight = self._tensors.read(f"{name}.weight", (num_outputs, num_inputs))
-        return writer.linear(name, weight, self._precision, "layers")(x)
-
-    def _norm(self, x: Value, name: str, width: int) -> Value:
-        weight = self._ops.writer.vector(
-            f"{name}.weight", self._tensors.read(f"{name}.weight", (width,))
-        )
-        return self._ops.rms_norm(x, weight, self._config.norm_eps)
+    def _scaled(self, x: Value, name: str, width: int) -> Value:
+        return self.stored(name, width) * x if self.has(name) else x
