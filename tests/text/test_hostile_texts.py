@@ -5,7 +5,7 @@ import time
 import pytest
 
 from wyoming_qwen3tts.text.normalize import normalize
-from wyoming_qwen3tts.text.sentence_stream import DEFAULT_MAX_CHARS, SentenceStream, split_sentences
+from wyoming_qwen3tts.text.sentences import DEFAULT_MAX_CHARS, SentenceStream, split_sentences
 
 NUM_CHARS = 100_000
 SIGNS = [".", "…", "_", "`", "*_", "_`", '"', ")", "~)", "!?"]

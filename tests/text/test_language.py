@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import ConfigError, RequestError
 from wyoming_qwen3tts.text.language import detect_language, language_code, model_language
-from wyoming_qwen3tts.text.language_data import LANGUAGES, language_data
-from wyoming_qwen3tts.text.scripts import speakable, unsupported_scripts
+from wyoming_qwen3tts.text.rules import LANGUAGES, language_rules
+from wyoming_qwen3tts.text.scripts import has_words, unsupported_scripts
 
 PHRASES: dict[str, list[str]] = yaml.safe_load(
     (Path(__file__).parent / "home_phrases.yaml").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def test_the_model_spells_languages_in_its_own_way() -> None:
 
 def test_a_language_without_tables_is_refused() -> None:
     with pytest.raises(ConfigError, match="xx"):
-        language_data("xx")
+        language_rules("xx")
 
 
 def test_short_home_phrases_are_recognised() -> None:
@@ -134,9 +134,9 @@ def test_scripts_that_no_language_of_the_model_has_are_named(text: str, scripts:
 
 @pytest.mark.parametrize("text", ["a", "5", "你", "สวัสดี", "... x"])
 def test_letters_and_digits_can_be_spoken(text: str) -> None:
-    assert speakable(text)
+    assert has_words(text)
 
 
 @pytest.mark.parametrize("text", ["", "   ", "😄", "...", "\n\n", "—", "\u200b", "\ufffd"])
 def test_signs_alone_cannot_be_spoken(text: str) -> None:
-    assert not speakable(text)
+    assert not has_words(text)

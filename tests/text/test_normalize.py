@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import ConfigError
-from wyoming_qwen3tts.text.language_data import LANGUAGES
 from wyoming_qwen3tts.text.normalize import (
     ALL_RULES,
     MARKUP_RULES,
@@ -14,6 +13,7 @@ from wyoming_qwen3tts.text.normalize import (
     normalize,
     rules_from_names,
 )
+from wyoming_qwen3tts.text.rules import LANGUAGES
 
 MARKUP = [
     ("**bold** and *italic* and ***both***", "bold and italic and both."),

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from wyoming_qwen3tts.text.language_data import LANGUAGES, language_data
 from wyoming_qwen3tts.text.normalize import SPOKEN_RULES, normalize
-from wyoming_qwen3tts.text.spoken.number_words import cardinal, spell_digits
+from wyoming_qwen3tts.text.numbers import cardinal, spell_digits
+from wyoming_qwen3tts.text.rules import LANGUAGES, language_rules
 
 FORMS: dict[str, list[list[str]]] = yaml.safe_load(
     (Path(__file__).parent / "spoken_forms.yaml").read_text(encoding="utf-8")
@@ -143,7 +143,7 @@ def test_numbers_without_end_are_spelled(code: str) -> None:
 
 @pytest.mark.parametrize("code", LANGUAGES)
 def test_every_unit_has_a_form_for_every_number(code: str) -> None:
-    data = language_data(code)
+    data = language_rules(code)
     for symbol in data.unit_symbols:
         for number in ("0", "1", "2", "5", "21", "2.5" if data.decimal == "." else "2,5"):
             spoken = normalize(f"x {number} {symbol}", code, SPOKEN_RULES)

@@ -31,7 +31,6 @@ from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import SynthesisOptions, default_options
 from wyoming_qwen3tts.text.language import language_code
-from wyoming_qwen3tts.text.language_data import LANGUAGES
 from wyoming_qwen3tts.text.normalize import (
     ALL_RULES,
     Rule,

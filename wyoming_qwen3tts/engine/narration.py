@@ -25,8 +25,9 @@ from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.timing import Playback
 from wyoming_qwen3tts.text.language import detect_language, model_language
 from wyoming_qwen3tts.text.markup import drop_code_blocks
-from wyoming_qwen3tts.text.normalize import Rule, normalize, speakable, unsupported_scripts
-from wyoming_qwen3tts.text.sentence_stream import SentenceStream
+from wyoming_qwen3tts.text.normalize import Rule, normalize
+from wyoming_qwen3tts.text.scripts import has_words, unsupported_scripts
+from wyoming_qwen3tts.text.sentences import SentenceStream
 from wyoming_qwen3tts.voices.catalog import CatalogVoice
 
 _LOGGER = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Answer:
                 language = self._language_of(said)
                 spoken = normalize(said, language, self._plan.rules)
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
-                if speakable(spoken):
+                if has_words(spoken):
                     await self._speak(spoken, language)
         finally:
             self._end_growing()

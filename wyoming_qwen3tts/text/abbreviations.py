@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from wyoming_qwen3tts.text.language_data import LANGUAGES, language_data
+from wyoming_qwen3tts.text.rules import LANGUAGES, language_rules
 
 
-class Stop(Enum):
+class Period(Enum):
     """What a single full stop before white space can be."""
 
     SENTENCE = "sentence"
@@ -22,7 +22,7 @@ class Stop(Enum):
 
 
 @dataclass(frozen=True)
-class StopTables:
+class Abbreviations:
     """Abbreviations of one language, or the safe ones of all of them."""
 
     never_final: frozenset[str]
@@ -48,21 +48,21 @@ _LOOK_BACK = 40
 
 
 @cache
-def stop_tables(language: str | None) -> StopTables:
+def abbreviations(language: str | None) -> Abbreviations:
     """Return the tables of a language; None: what is safe whatever the language is."""
     if language is not None:
-        data = language_data(language)
-        ordinal_before = {*data.lists["ordinal_before"], *data.month_numbers}
-        return StopTables(
-            never_final=data.never_final,
-            before_number=data.before_number,
-            may_end=frozenset(_key(entry) for entry in data.may_end),
-            ordinal_after=frozenset(data.lists["ordinal_after"]),
+        rules = language_rules(language)
+        ordinal_before = {*rules.lists["ordinal_before"], *rules.month_numbers}
+        return Abbreviations(
+            never_final=rules.never_final,
+            before_number=rules.before_number,
+            may_end=frozenset(_key(entry) for entry in rules.may_end),
+            ordinal_after=frozenset(rules.lists["ordinal_after"]),
             ordinal_before=frozenset(ordinal_before),
-            has_ordinals=bool(data.lists["ordinal_after"]),
+            has_ordinals=bool(rules.lists["ordinal_after"]),
         )
-    every = [stop_tables(code) for code in LANGUAGES]
-    return StopTables(
+    every = [abbreviations(code) for code in LANGUAGES]
+    return Abbreviations(
         never_final=frozenset(
             entry for tables in every for entry in tables.never_final if _safe_anywhere(entry)
         ),
@@ -74,45 +74,45 @@ def stop_tables(language: str | None) -> StopTables:
     )
 
 
-def kind_of_stop(text: str, start: int, stop: int, tables: StopTables) -> Stop:
+def classify_period(text: str, start: int, stop: int, tables: Abbreviations) -> Period:
     """Say what the full stop at ``text[stop]`` is, judged by the text from ``start`` to it."""
     before = text[max(start, stop - _LOOK_BACK) : stop]
     if _LIST_MARK.search(before) and (
         stop - start < _LOOK_BACK or "\n" in before.rstrip("0123456789")
     ):
-        return Stop.ABBREVIATION
+        return Period.ABBREVIATION
     if tables.has_ordinals and _BARE_NUMBER.search(before):
         word = _WORD_BEFORE.search(before)
         if word is not None and word[1].casefold() in tables.ordinal_after:
-            return Stop.ABBREVIATION
-        return Stop.ORDINAL
+            return Period.ABBREVIATION
+        return Period.ORDINAL
     chain = _CHAIN.search(before)
     if chain is None:
-        return Stop.SENTENCE
-    return _kind_of_chain(chain[0], before, tables)
+        return Period.SENTENCE
+    return _classify_chain(chain[0], before, tables)
 
 
-def _kind_of_chain(chain: str, before: str, tables: StopTables) -> Stop:
+def _classify_chain(chain: str, before: str, tables: Abbreviations) -> Period:
     if _key(chain) in tables.may_end:
-        return Stop.SENTENCE
+        return Period.SENTENCE
     last = re.split(r"[.\s]", chain)[-1].lstrip("-")
     if _key(last) in tables.may_end and (len(last) > 1 or _UNIT_LETTER.search(before)):
-        return Stop.SENTENCE
+        return Period.SENTENCE
     if _UNIT.search(before):
-        return Stop.SENTENCE
+        return Period.SENTENCE
     if _listed(chain, tables.never_final) or _listed(last, tables.never_final):
-        return Stop.ABBREVIATION
+        return Period.ABBREVIATION
     if _listed(last, tables.before_number):
-        return Stop.BEFORE_NUMBER
+        return Period.BEFORE_NUMBER
     pieces = [piece for piece in re.split(r"[.\s\-]+", chain) if piece]
     cased = last.lower() != last.upper()
     # "U.S.A." and "u. s. w." are one word each; "Ja. Gut." is two sentences.
     longest = 1 if re.search(r"\s", chain) else 3
     if len(pieces) > 1 and cased and all(len(piece) <= longest for piece in pieces):
-        return Stop.ABBREVIATION
+        return Period.ABBREVIATION
     if len(last) == 1 and cased and last not in "яЯéèÉÈ" and not _UNIT_LETTER.search(before):
-        return Stop.ABBREVIATION
-    return Stop.SENTENCE
+        return Period.ABBREVIATION
+    return Period.SENTENCE
 
 
 def _safe_anywhere(entry: str) -> bool:

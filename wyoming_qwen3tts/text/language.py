@@ -1,28 +1,21 @@
 """Names of languages, and which language a text is in."""
 
+import logging
 import re
 from collections.abc import Collection
 from functools import cache
 from typing import Any, Final
 
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.text.language_data import LANGUAGES
+from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.text.scripts import script_of
+
+_LOGGER = logging.getLogger(__name__)
 
 # Plain code -> the checkpoint's spelling first, then other names and three-letter codes.
 _NAMES: Final = {
     "zh": (
-        "chinese",
-        "mandarin",
-        "中文",
-        "汉语",
-        "漢語",
-        "普通话",
-        "國語",
-        "zho",
-        "chi",
-        "cmn",
-        "cn",
+        "chinese", "mandarin", "中文", "汉语", "漢語", "普通话", "國語", "zho", "chi", "cmn", "cn",
     ),
     "en": ("english", "eng"),
     "ja": ("japanese", "日本語", "にほんご", "jpn", "jp"),
@@ -33,7 +26,7 @@ _NAMES: Final = {
     "pt": ("portuguese", "português", "portugues", "por", "br"),
     "es": ("spanish", "español", "espanol", "castellano", "castilian", "spa"),
     "it": ("italian", "italiano", "ita"),
-}
+}  # fmt: skip
 _CODES: Final = {
     **{code: code for code in _NAMES},
     **{name: code for code, names in _NAMES.items() for name in names},
@@ -110,7 +103,9 @@ def _possible_languages(text: str) -> tuple[str, ...]:
 
 def _classify(text: str, named: list[str]) -> str | None:
     clean = " ".join(_TEXT_ONLY.sub(" ", text).split())
-    ranked: list[tuple[str, float]] = _identifier().rank(clean)
+    if (identifier := _identifier()) is None:
+        return None
+    ranked: list[tuple[str, float]] = identifier.rank(clean)
     scores = {code: score for code, score in ranked if code in named}
     total = sum(scores.values())
     best = max(scores, key=lambda code: scores[code])
@@ -125,7 +120,11 @@ def _identifier() -> Any:
     import numpy as np
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    everything = LanguageIdentifier.from_model_file(MODEL_FILE)
+    try:
+        everything = LanguageIdentifier.from_model_file(MODEL_FILE)
+    except OSError as error:  # the package unpacks its model in the temporary directory
+        _LOGGER.warning("Languages written in Latin letters are not detected: %s", error)
+        return None
     everything.set_languages([*_LATIN, "zh", "ja"])
     return LanguageIdentifier(
         np.ascontiguousarray(everything.nb_ptc),

@@ -1,11 +1,12 @@
-"""Marks that are written but not spoken: markdown, HTML, links, emoji, stage directions."""
+"""What is written but not spoken: markdown, HTML, links, emoji, stage directions, stray marks."""
 
 import html
 import re
+import unicodedata
 from typing import Final
 
-from wyoming_qwen3tts.text.language_data import LanguageData, language_data, stage_directions
-from wyoming_qwen3tts.text.punctuation import close_line
+from wyoming_qwen3tts.text.rules import LanguageRules, language_rules, stage_directions
+from wyoming_qwen3tts.text.scripts import script_of
 
 # Possessive where a long row of one sign would be tried in all its lengths, which takes minutes.
 _FENCED = re.compile(
@@ -102,18 +103,18 @@ def strip_markdown(text: str, language: str | None) -> str:
     return "\n".join(_strip_inline(line) for line in lines)
 
 
-def speak_links(text: str, data: LanguageData | None) -> str:
+def speak_links(text: str, rules: LanguageRules | None) -> str:
     """Shorten web addresses to the name of the site, and say the signs in them if we know how."""
-    text = _EMAIL.sub(lambda match: _say_email(match[1], match[2], data), text)
+    text = _EMAIL.sub(lambda match: _spell_email(match[1], match[2], rules), text)
 
     def shortened(match: re.Match[str]) -> str:
         tail = _URL_TAIL.search(match[0])
         host = _HOST.match(match[0][: tail.start()] if tail else match[0])
-        name = _say_domain(host[1], data) if host else ""
+        name = _spell_domain(host[1], rules) if host else ""
         return name + (tail[0] if tail else "")
 
     text = _URL.sub(shortened, text)
-    return _DOMAIN.sub(lambda match: _say_domain(match[1], data), text)
+    return _DOMAIN.sub(lambda match: _spell_domain(match[1], rules), text)
 
 
 def drop_emoji(text: str) -> str:
@@ -143,24 +144,24 @@ def _strip_line(line: str, language: str | None) -> str:
     if quote := _QUOTE_MARK.match(line):
         line = line[quote.end() :]
     if heading := _HEADING.match(line):
-        return close_line(heading[1])
+        return ensure_period(heading[1])
     if _TABLE_ROW.match(line):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        return close_line(", ".join(cell for cell in cells if cell))
+        return ensure_period(", ".join(cell for cell in cells if cell))
     marks = _BULLET.match(line)
     body = line[marks.end() :] if marks else line
     numbered = _NUMBERED.match(body)
     while numbered and not _is_ordinal(numbered[1], language):
         marks, body = numbered, body[numbered.end() :]
         numbered = _NUMBERED.match(body)
-    return close_line(body) if marks and body.strip() else body
+    return ensure_period(body) if marks and body.strip() else body
 
 
 def _is_ordinal(word: str, language: str | None) -> bool:
     """Whether a number before this word is no list mark: "3. Mai"."""
     if language not in {None, "de"}:
         return False
-    german = language_data("de")
+    german = language_rules("de")
     folded = word.casefold()
     return folded in german.month_numbers or folded in german.lists["ordinal_before"]
 
@@ -174,17 +175,17 @@ def _strip_inline(line: str) -> str:
     return _ESCAPE.sub(r"\1", line)
 
 
-def _say_email(name: str, domain: str, data: LanguageData | None) -> str:
-    if data is None:
+def _spell_email(name: str, domain: str, rules: LanguageRules | None) -> str:
+    if rules is None:
         return f"{name}@{domain}"
-    words = f"{_say_domain(name, data)} {data.words['at']} {_say_domain(domain, data)}"
+    words = f"{_spell_domain(name, rules)} {rules.words['at']} {_spell_domain(domain, rules)}"
     return words.replace("_", " ")
 
 
-def _say_domain(domain: str, data: LanguageData | None) -> str:
-    if data is None or re.fullmatch(r"[0-9.]+", domain):
+def _spell_domain(domain: str, rules: LanguageRules | None) -> str:
+    if rules is None or re.fullmatch(r"[0-9.]+", domain):
         return domain
-    return domain.strip(".").replace(".", f" {data.words['dot']} ")
+    return domain.strip(".").replace(".", f" {rules.words['dot']} ")
 
 
 def _pause_or_nothing(match: re.Match[str], text: str) -> str:
@@ -205,3 +206,84 @@ def _is_direction(content: str, longest: int, *, sounds: bool) -> bool:
         and (not content[len(action) :][:1].isalpha() or action[0] > "\u2e80")
         for action in actions
     )
+
+
+# One sign for several letters, as units are written in East Asian text.
+_COMPATIBLE: Final = {
+    "℃": "°C", "℉": "°F", "㎡": "m²", "㎥": "m³", "㎏": "kg", "㎎": "mg", "㎞": "km", "㎝": "cm",
+    "㎜": "mm", "％": "%", "＋": "+", "－": "-", "‼": "!!", "⁇": "??", "⁈": "?!", "⁉": "!?",
+    "\u3000": " ",
+}  # fmt: skip
+_FULL_WIDTH = {
+    full: chr(full - 0xFEE0)
+    for first, last in ((0xFF10, 0xFF19), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A))
+    for full in range(first, last + 1)
+}
+_SUBSCRIPTS = {0x2080 + digit: str(digit) for digit in range(10)}
+_TRANSLATION: Final = (
+    _FULL_WIDTH | _SUBSCRIPTS | {ord(sign): text for sign, text in _COMPATIBLE.items()}
+)
+_FULL_WIDTH_MARK = re.compile(r"(?<=[0-9])[．：](?=[0-9])")
+_DROPPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
+
+_MARKS = re.compile(r"[!?]{2,}|[！？]{2,}")
+_REPEATED = re.compile(r"(\.{3})\.+|(…)…+|([。、，,;；:：·])(?:\s*\3)+|([-–—])[-–—]+")
+_EMPTY = re.compile(r"[(（【]\s*[)）】]|\[\s*\]|[\"“„«「『]\s*[\"”“»」』](?=\s|$)")
+_LEADING = re.compile(r"^[\s,;:.…·、，。；：|]+(?=[^\s0-9])")
+_SPACE_BEFORE = re.compile(r"\s+([,.;](?=\s|$)|[，。、；！？])")
+_SPACE_AFTER = re.compile(r"(?<=[。，、！？；：])[ \t]+(?=\S)")
+_PAUSE_BEFORE_END = re.compile(r"[,;:、，](?=\s*[.!?。！？])")
+_PIPES = re.compile(r"[ \t]*\|[ \t]*")
+_CLOSERS: Final = "\"'”’»)]}」』）】》*_`"
+_CJK_SCRIPTS: Final = frozenset({"han", "kana", "bopomofo"})
+
+
+def clean_characters(text: str) -> str:
+    """Leave out control and invisible characters, and write compatible signs in the plain way."""
+    text = unicodedata.normalize("NFC", text.translate(_TRANSLATION).replace("\r", "\n"))
+    text = _FULL_WIDTH_MARK.sub(lambda match: "." if match[0] == "．" else ":", text)
+    return "".join(
+        char
+        for char in text
+        if char in "\n\t\u200d" or unicodedata.category(char) not in _DROPPED_CATEGORIES
+    ).replace("\ufffd", "")
+
+
+def clean_punctuation(text: str) -> str:
+    """Reduce repeated marks and leave out those that have lost their words."""
+    text = _MARKS.sub(lambda match: "".join(dict.fromkeys(match[0])), text)
+    text = _REPEATED.sub(_reduced, _EMPTY.sub("", text))
+    text = _PIPES.sub(", ", text)
+    text = _SPACE_AFTER.sub("", _SPACE_BEFORE.sub(r"\1", text))
+    return _LEADING.sub("", _PAUSE_BEFORE_END.sub("", text))
+
+
+def _reduced(match: re.Match[str]) -> str:
+    if dash := match[4]:
+        return " – " if dash == "-" else dash
+    return match[1] or match[2] or match[3]
+
+
+def ensure_period(line: str) -> str:
+    """Put a full stop after text that ends in a word without one."""
+    line = line.rstrip()
+    bare = line.rstrip(_CLOSERS)
+    if not bare or not (bare[-1].isalnum() or bare[-1] in "%°€$£¥²³"):
+        return line
+    return line + ("。" if script_of(bare[-1]) in _CJK_SCRIPTS else ".")
+
+
+def join_lines(text: str, *, close: bool) -> str:
+    """Make one line of several; lines that are sentences of their own get their full stop."""
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    lines = [line for line in lines if line]
+    joined = ""
+    for line in lines:
+        if not joined:
+            joined = line
+            continue
+        if close and not line[0].islower():
+            joined = ensure_period(joined)
+        spaced = joined[-1] not in "。，、！？；：" and script_of(line[0]) not in _CJK_SCRIPTS
+        joined += f" {line}" if spaced or line[0].isascii() else line
+    return ensure_period(joined) if close else joined

@@ -5,46 +5,38 @@ from enum import StrEnum
 from typing import Final
 
 from wyoming_qwen3tts.errors import ConfigError
-from wyoming_qwen3tts.text import markup, punctuation
+from wyoming_qwen3tts.text import markup
+from wyoming_qwen3tts.text.cardinals import (
+    speak_numbers,
+    speak_phone_numbers,
+    speak_ranges,
+    speak_symbols,
+)
+from wyoming_qwen3tts.text.dates import speak_dates, speak_ordinals
 from wyoming_qwen3tts.text.language import language_code
-from wyoming_qwen3tts.text.language_data import LanguageData, language_data
-from wyoming_qwen3tts.text.scripts import speakable, unsupported_scripts
-from wyoming_qwen3tts.text.spoken.dates import speak_dates
-from wyoming_qwen3tts.text.spoken.ordinals import speak_ordinals
-from wyoming_qwen3tts.text.spoken.plain_numbers import speak_numbers
-from wyoming_qwen3tts.text.spoken.signs import speak_phone_numbers, speak_ranges, speak_symbols
-from wyoming_qwen3tts.text.spoken.times import speak_times
-from wyoming_qwen3tts.text.spoken.units import speak_currencies, speak_units
-
-__all__ = [
-    "ALL_RULES",
-    "MARKUP_RULES",
-    "SPOKEN_RULES",
-    "Rule",
-    "normalize",
-    "rules_from_names",
-    "speakable",
-    "unsupported_scripts",
-]
+from wyoming_qwen3tts.text.quantities import speak_currencies, speak_units
+from wyoming_qwen3tts.text.rules import LanguageRules, language_rules
+from wyoming_qwen3tts.text.scripts import has_words
+from wyoming_qwen3tts.text.times import speak_times
 
 
 class Rule(StrEnum):
-    """What can be done to a text; each can be switched off."""
+    """What is done to a text; each rule can be switched off."""
 
     CHARACTERS = "characters"
-    """Control and invisible characters go; full-width digits and signs such as ℃ become plain."""
+    """Drop control and invisible characters; write full-width digits and ℃ in the plain way."""
     CODE_BLOCKS = "code_blocks"
-    """Fenced code and <think> blocks are left out."""
+    """Drop fenced code and <think> blocks."""
     HTML = "html"
-    """Tags of HTML and SSML go; entities are read."""
+    """Drop tags of HTML and SSML; decode entities."""
     STAGE_DIRECTIONS = "stage_directions"
-    """*smiles* and [laughs] go."""
+    """Drop *smiles* and [laughs]."""
     MARKDOWN = "markdown"
-    """Headings, emphasis, lists, tables, quotes and inline code lose their marks."""
+    """Drop the marks of headings, emphasis, lists, tables, quotes and inline code."""
     LINKS = "links"
-    """Web addresses become the name of the site; its dots, and the @ of mail, are said."""
+    """Shorten web addresses to the site; say its dots and the @ of mail."""
     EMOJI = "emoji"
-    """Emoji, emoticons and ornaments go."""
+    """Drop emoji, emoticons and ornaments."""
     DATES = "dates"
     PHONE_NUMBERS = "phone_numbers"
     RANGES = "ranges"
@@ -57,14 +49,14 @@ class Rule(StrEnum):
     """Units, temperatures and percentages."""
     ORDINALS = "ordinals"
     NUMBERS = "numbers"
-    """Numbers that are left; their digits stay where the right form is uncertain."""
+    """Other numbers; digits stay where the right form is uncertain."""
     PUNCTUATION = "punctuation"
-    """Repeated and stray marks are reduced."""
+    """Reduce repeated and stray marks."""
     CLOSING = "closing"
-    """A missing full stop is added."""
+    """Add a missing full stop."""
 
 
-_SPOKEN_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageData], str]], ...]] = (
+_SPOKEN_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules], str]], ...]] = (
     (Rule.DATES, speak_dates),
     (Rule.PHONE_NUMBERS, speak_phone_numbers),
     (Rule.RANGES, speak_ranges),
@@ -94,9 +86,9 @@ def normalize(text: str, language: str | None = None, rules: frozenset[Rule] = A
         rules: What to do.
     """
     code = language_code(language)
-    data = None if code is None else language_data(code)
+    data = None if code is None else language_rules(code)
     for _ in range(_MOST_PASSES):
-        # What one pass uncovers ("&lt;b&gt;", nested emphasis) the next one treats.
+        # The next pass treats what one pass uncovers: "&lt;b&gt;", nested emphasis.
         normalized = _normalize_once(text, data, rules)
         if normalized == text:
             break
@@ -104,20 +96,20 @@ def normalize(text: str, language: str | None = None, rules: frozenset[Rule] = A
     return text
 
 
-def _normalize_once(text: str, data: LanguageData | None, rules: frozenset[Rule]) -> str:
+def _normalize_once(text: str, data: LanguageRules | None, rules: frozenset[Rule]) -> str:
     text = _strip_markup(text, data, rules)
     if data is not None:
         for rule, step in _SPOKEN_STEPS:
             if rule in rules:
                 text = step(text, data)
     if Rule.PUNCTUATION in rules:
-        text = punctuation.tidy_punctuation(text) if speakable(text) else ""
-    return punctuation.join_lines(text, close=Rule.CLOSING in rules)
+        text = markup.clean_punctuation(text) if has_words(text) else ""
+    return markup.join_lines(text, close=Rule.CLOSING in rules)
 
 
-def _strip_markup(text: str, data: LanguageData | None, rules: frozenset[Rule]) -> str:
+def _strip_markup(text: str, data: LanguageRules | None, rules: frozenset[Rule]) -> str:
     if Rule.CHARACTERS in rules:
-        text = punctuation.clean_characters(text)
+        text = markup.clean_characters(text)
     if Rule.CODE_BLOCKS in rules:
         text = markup.drop_code_blocks(text)
     if Rule.HTML in rules:

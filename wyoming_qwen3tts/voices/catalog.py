@@ -17,7 +17,7 @@ from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, SynthesisOptions, Voice
 from wyoming_qwen3tts.text.language import language_code
-from wyoming_qwen3tts.text.language_data import LANGUAGES
+from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind, voice_key
 

@@ -1,18 +1,18 @@
-"""Times of day as they are spoken."""
+"""Times of day and durations as they are spoken."""
 
 import re
 from functools import cache
 
-from wyoming_qwen3tts.text.language_data import LanguageData, language_data
-from wyoming_qwen3tts.text.spoken.number_words import cardinal, form_index
-from wyoming_qwen3tts.text.spoken.numerals import (
+from wyoming_qwen3tts.text.numbers import cardinal, form_index
+from wyoming_qwen3tts.text.quantities import (
     LETTER,
     NOT_BEFORE,
     SPACE,
     Numeral,
     case_before,
-    say_measure,
+    spell_quantity,
 )
+from wyoming_qwen3tts.text.rules import LanguageRules, language_rules
 
 _HALF_DAY = rf"(?P<half>{SPACE}?(?:[ap]\.{SPACE}?m\.|[ap]m|[AP]\.{SPACE}?M\.|[AP]M)(?![{LETTER}]))"
 # "2h 15m", where the minutes are no meters.
@@ -23,7 +23,7 @@ _DURATION = re.compile(
 _NATIVE_HOURS = 12
 
 
-def speak_times(text: str, data: LanguageData) -> str:
+def speak_times(text: str, rules: LanguageRules) -> str:
     """Replace times of day by words: "14:30", "2:30 pm", "14.30 Uhr", "14h30", "8 Uhr"."""
 
     def spoken(match: re.Match[str]) -> str:
@@ -32,37 +32,37 @@ def speak_times(text: str, data: LanguageData) -> str:
         half = match["half"]
         if hour > 24 or minute > 59 or (half and not 1 <= hour <= 12):
             return match[0]
-        if data.code == "ru" and case_before(text, match.start(), data) != "n":
+        if rules.code == "ru" and case_before(text, match.start(), rules) != "n":
             return match[0]
-        words = _say_time(hour, minute, half[:-1].strip().lower()[0] if half else None, data)
+        words = _spell_time(hour, minute, half[:-1].strip().lower()[0] if half else None, rules)
         if match["second"] and int(match["second"]):
             second = Numeral("", str(int(match["second"])))
-            words = f"{words}, {say_measure(second, data.units['second'], data)}"
+            words = f"{words}, {spell_quantity(second, rules.units['second'], rules)}"
         stop = "." if half and half.endswith(".") and not text[match.end() :].strip() else ""
         return words + stop
 
-    text = _DURATION.sub(lambda match: _say_duration(match, data), text)
-    for pattern in _patterns(data.code):
+    text = _DURATION.sub(lambda match: _spell_duration(match, rules), text)
+    for pattern in _patterns(rules.code):
         text = pattern.sub(spoken, text)
     return text
 
 
-def _say_duration(match: re.Match[str], data: LanguageData) -> str:
+def _spell_duration(match: re.Match[str], rules: LanguageRules) -> str:
     parts = [
-        say_measure(Numeral("", digits), data.units[unit], data)
+        spell_quantity(Numeral("", digits), rules.units[unit], rules)
         for unit, digits in zip(("hour", "minute", "second"), match.groups(), strict=True)
         if digits
     ]
-    return ("" if data.code in {"zh", "ja"} else " ").join(parts)
+    return ("" if rules.code in {"zh", "ja"} else " ").join(parts)
 
 
-def _say_time(hour: int, minute: int, half: str | None, data: LanguageData) -> str:
-    if data.code == "en":
-        return _say_english(hour, minute, half)
+def _spell_time(hour: int, minute: int, half: str | None, rules: LanguageRules) -> str:
+    if rules.code == "en":
+        return _spell_english(hour, minute, half)
     if half is not None:
         hour = hour % 12 + (12 if half == "p" else 0)
-    times = data.times
-    index = form_index(hour, "", data.code, 3 if data.code == "ru" else 2)
+    times = rules.times
+    index = form_index(hour, "", rules.code, 3 if rules.code == "ru" else 2)
     if minute == 0:
         patterns = times.hour
     elif minute < 10 and times.minutes_below_ten:
@@ -71,23 +71,23 @@ def _say_time(hour: int, minute: int, half: str | None, data: LanguageData) -> s
         patterns = times.minutes
     pattern = patterns[min(index, len(patterns) - 1)]
     return pattern.format(
-        h=_say_hour(hour, data),
-        m=cardinal(minute, data.code, gender=times.minute_gender),
+        h=_spell_hour(hour, rules),
+        m=cardinal(minute, rules.code, gender=times.minute_gender),
     )
 
 
-def _say_hour(hour: int, data: LanguageData) -> str:
-    if data.code == "de" and hour == 1:
+def _spell_hour(hour: int, rules: LanguageRules) -> str:
+    if rules.code == "de" and hour == 1:
         return "ein"
-    gender = data.times.hour_gender
-    if data.code == "ko" and 1 <= hour <= _NATIVE_HOURS:
+    gender = rules.times.hour_gender
+    if rules.code == "ko" and 1 <= hour <= _NATIVE_HOURS:
         gender = "native"
-    if data.code == "zh":
+    if rules.code == "zh":
         gender = "m"
-    return cardinal(hour, data.code, gender=gender)
+    return cardinal(hour, rules.code, gender=gender)
 
 
-def _say_english(hour: int, minute: int, half: str | None) -> str:
+def _spell_english(hour: int, minute: int, half: str | None) -> str:
     """Twelve-hour clock: "14:30" is "two thirty PM", "7:05" is "seven oh five"."""
     suffix = ""
     if half is not None:
@@ -103,7 +103,7 @@ def _say_english(hour: int, minute: int, half: str | None) -> str:
 
 @cache
 def _patterns(code: str) -> tuple[re.Pattern[str], ...]:
-    times = language_data(code).times
+    times = language_rules(code).times
     start = rf"(?<![{LETTER}0-9:.,/])"
     hour = r"(?P<hour>[01]?[0-9]|2[0-4])"
     minute = r"(?P<minute>[0-5][0-9])"

@@ -1,4 +1,4 @@
-"""What the rules need to know about a language, read from the tables in ``text/data``."""
+"""The tables of a language in ``text/data``, as dataclasses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ class Dates:
 
 
 @dataclass(frozen=True)
-class LanguageData:
+class LanguageRules:
     """All tables of one language."""
 
     code: str
@@ -96,27 +96,15 @@ class LanguageData:
 
 
 _WORD_LISTS = (
-    "masculine_endings",
-    "feminine_endings",
-    "masculine_words",
-    "feminine_words",
-    "genitive_after",
-    "other_case_after",
-    "two_before",
-    "native_before",
-    "sino_before",
-    "ordinal_after",
-    "ordinal_before",
-    "ordinal_e_after",
-    "ordinal_en_after",
-    "dative_prepositions",
-    "year_after",
+    "masculine_endings", "feminine_endings", "masculine_words", "feminine_words", "genitive_after",
+    "other_case_after", "two_before", "native_before", "sino_before", "ordinal_after",
+    "ordinal_before", "ordinal_e_after", "ordinal_en_after", "dative_prepositions", "year_after",
     "not_nouns",
-)
+)  # fmt: skip
 
 
 @cache
-def language_data(code: str) -> LanguageData:
+def language_rules(code: str) -> LanguageRules:
     """Return the tables of a language; each file is read once.
 
     Raises:
@@ -131,7 +119,7 @@ def language_data(code: str) -> LanguageData:
     currencies = table.pop("currencies")
     months = tuple(table.pop("months", ()))
     genitive = tuple(table.pop("months_genitive", ()))
-    data = LanguageData(
+    rules = LanguageRules(
         code=code,
         decimal=numbers["decimal"],
         grouping=numbers["grouping"],
@@ -158,7 +146,7 @@ def language_data(code: str) -> LanguageData:
     )
     if unknown := [*table, *abbreviations]:
         raise ConfigError(f"text/data/{code}.yaml: unknown keys {', '.join(unknown)}; remove them.")
-    return data
+    return rules
 
 
 @cache

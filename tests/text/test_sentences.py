@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wyoming_qwen3tts.text.boundaries import weight
-from wyoming_qwen3tts.text.sentence_stream import SentenceStream, split_sentences
+from wyoming_qwen3tts.text.sentences import SentenceStream, display_length, split_sentences
 
 SENTENCES = [
     ("de", ["Es dauert 5 min. und mehr.", "Noch 5 min.", "Danach ist Ruhe."]),
@@ -84,7 +83,7 @@ def test_a_code_block_is_one_piece_whatever_is_in_it() -> None:
 
 def test_a_code_block_is_not_joined_to_a_short_sentence() -> None:
     code = "```\nx = 1\n```"
-    assert split_sentences(f"OK\n{code}\nDone.", min_chars=20) == ["OK", code, "Done."]
+    assert split_sentences(f"OK\n{code}\nDone.") == ["OK", code, "Done."]
 
 
 def test_an_open_code_block_is_not_cut_by_the_length_limit() -> None:
@@ -101,15 +100,6 @@ def test_inline_code_does_not_open_a_block() -> None:
 def test_thoughts_are_one_piece() -> None:
     thought = "<think>\nHm. The user asks. Well.\n</think>"
     assert split_sentences(thought + "\nHello. You.", "en") == [thought, "Hello.", "You."]
-
-
-def test_short_sentences_are_joined_up_to_a_minimum() -> None:
-    text = "OK. Ja. Gut. Das Licht ist an. Nein."
-    assert split_sentences(text, "de", min_chars=10) == [
-        "OK. Ja. Gut.",
-        "Das Licht ist an.",
-        "Nein.",
-    ]
 
 
 def test_a_long_sentence_is_cut_at_clauses_then_at_words() -> None:
@@ -173,10 +163,8 @@ def test_the_timer_flushes_only_what_looks_finished(
 ) -> None:
     stream = SentenceStream(language)
     taken = stream.push(text)
-    assert stream.can_flush == flushed
-    taken += stream.flush()
-    assert taken == ([text.strip()] if flushed else taken)
-    assert stream.pending == ("" if flushed else text.strip().removeprefix("".join(taken)).strip())
+    assert bool(given := stream.flush()) == flushed
+    assert taken + given == ([text.strip()] if flushed else taken)
 
 
 def test_the_stream_goes_on_after_a_flush() -> None:
@@ -219,20 +207,19 @@ TEXTS = st.lists(PIECES, max_size=40).map("".join) | st.text(max_size=60)
     cuts=st.lists(st.integers(0, 300), max_size=12),
     language=st.sampled_from([None, "en", "de", "ja", "ru"]),
     max_chars=st.sampled_from([10, 40, 300]),
-    min_chars=st.sampled_from([0, 8, 30]),
 )
-@example(text="Hi\n``x", cuts=[4], language=None, max_chars=300, min_chars=30)
+@example(text="Hi\n``x", cuts=[4], language=None, max_chars=300)
 def test_any_cut_gives_the_same_sentences_and_loses_no_letter(
-    text: str, cuts: list[int], language: str | None, max_chars: int, min_chars: int
+    text: str, cuts: list[int], language: str | None, max_chars: int
 ) -> None:
-    whole = split_sentences(text, language, max_chars=max_chars, min_chars=min_chars)
+    whole = split_sentences(text, language, max_chars=max_chars)
     assert "".join("".join(whole).split()) == "".join(text.split())
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     for pieces in (
         [text[first:last] for first, last in itertools.pairwise(edges)],
         list(text),
     ):
-        stream = SentenceStream(language, max_chars=max_chars, min_chars=min_chars)
+        stream = SentenceStream(language, max_chars=max_chars)
         taken = [sentence for piece in pieces for sentence in stream.push(piece)]
         assert taken + stream.finish() == whole
 
@@ -251,7 +238,9 @@ def test_flushing_loses_no_letter(text: str, flush_after: set[int]) -> None:
 
 @given(text=st.text(alphabet="ab ,;今", max_size=400), max_chars=st.integers(5, 60))
 def test_no_sentence_is_longer_than_the_limit(text: str, max_chars: int) -> None:
-    assert all(weight(part) <= max_chars for part in split_sentences(text, max_chars=max_chars))
+    assert all(
+        display_length(part) <= max_chars for part in split_sentences(text, max_chars=max_chars)
+    )
 
 
 @pytest.mark.parametrize(

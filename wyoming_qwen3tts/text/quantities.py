@@ -1,0 +1,382 @@
+"""Numbers with what follows them: finding them, units, money, and agreement with a noun."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from wyoming_qwen3tts.text.numbers import cardinal, decimal, ends_in_one, form_index, spell_digits
+from wyoming_qwen3tts.text.rules import LanguageRules, Term, language_rules
+
+LETTER: Final = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u03ff\u0400-\u052f"
+"""Character class of the letters that may not touch a number; Chinese and the like may."""
+NOT_AFTER: Final = rf"(?<![{LETTER}0-9_])(?<![0-9][.,:/'’])"
+NOT_BEFORE: Final = rf"(?![{LETTER}0-9_])"
+SPACE: Final = "[ \u00a0\u202f\u2009]"
+_SIGN: Final = rf"(?:(?<![{LETTER}0-9_)\]%°])[-−–+])?"
+
+
+@dataclass(frozen=True)
+class Numeral:
+    """A number as it was written."""
+
+    sign: str
+    """"-", "+" or nothing."""
+    digits: str
+    """The whole part, without separators, with leading zeros."""
+    fraction: str = ""
+    """Digits after the decimal mark."""
+
+    @property
+    def value(self) -> int:
+        """The whole part."""
+        return int(self.digits)
+
+
+@cache
+def number_pattern(code: str) -> str:
+    """Return the pattern of an unsigned number in a language's notation, without groups."""
+    rules = language_rules(code)
+    decimal_mark = re.escape(rules.decimal)
+    grouped = "|".join(
+        rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{decimal_mark}[0-9]+)?"
+        for mark in rules.grouping
+    )
+    # Groups with spaces are a number anywhere when there are two of them.
+    grouped += rf"|[1-9][0-9]{{0,2}}(?: [0-9]{{3}}){{2,}}(?:{decimal_mark}[0-9]+)?"
+    return rf"(?:(?:{grouped}|[0-9]+(?:[.,][0-9]+)?)(?![0-9]|[.,:/'’][0-9]))"
+
+
+@cache
+def signed_number_pattern(code: str) -> str:
+    """Return the pattern of a number that may have a sign, with no letter before it."""
+    return rf"{NOT_AFTER}{_SIGN}{number_pattern(code)}"
+
+
+def parse_numeral(text: str, rules: LanguageRules) -> Numeral:
+    """Read a number that :func:`signed_number_pattern` matched."""
+    sign = ""
+    if text[0] in "-−–+":
+        sign = "+" if text[0] == "+" else "-"
+        text = text[1:]
+    for mark in (*rules.grouping, " "):
+        pattern = rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+"
+        if grouped := re.match(pattern + rf"(?=$|{re.escape(rules.decimal)})", text):
+            whole = grouped[0].replace(mark, "")
+            return Numeral(sign, whole, text[grouped.end() + 1 :])
+    whole, _, fraction = text.replace(",", ".").partition(".")
+    return Numeral(sign, whole, fraction)
+
+
+def spell_number(
+    numeral: Numeral, rules: LanguageRules, *, gender: str = "n", case: str = "n"
+) -> str | None:
+    """Return a number as words, or None where it is better left as it is."""
+    words = _spell_unsigned(numeral, rules, gender, case)
+    return None if words is None else with_sign(words, numeral.sign, rules)
+
+
+def with_sign(words: str, sign: str, rules: LanguageRules, *, temperature: bool = False) -> str:
+    """Put the word for a sign before a number's words."""
+    if not sign:
+        return words
+    name = "minus" if sign == "-" else "plus"
+    if temperature:
+        name = f"{name}_temperature" if f"{name}_temperature" in rules.words else name
+    glue = "" if rules.code in {"zh", "ja"} else " "
+    return f"{rules.words[name]}{glue}{words}"
+
+
+def spell_quantity(
+    numeral: Numeral,
+    term: Term,
+    rules: LanguageRules,
+    *,
+    case: str = "n",
+    temperature: bool = False,
+) -> str:
+    """Return a number and its noun as words: "21.5" and degree -> "twenty-one point five degrees".
+
+    Where the number's form is not certain (German "1" before a noun) its digits stay.
+    """
+    words = _spell_unsigned(numeral, rules, term.gender, case)
+    if words is None or (rules.code == "de" and numeral.digits == "1" and not numeral.fraction):
+        mark = rules.decimal if numeral.fraction else ""
+        words = f"{numeral.digits}{mark}{numeral.fraction}"
+    index = form_index(numeral.value, numeral.fraction, rules.code, len(term.forms), case=case)
+    form = term.forms[index]
+    if "{}" in form:
+        if term.gender == "n":
+            # A fraction is negative as a whole: 负百分之五.
+            return with_sign(form.format(words), numeral.sign, rules)
+        return form.format(with_sign(words, numeral.sign, rules, temperature=temperature))
+    words = with_sign(words, numeral.sign, rules)
+    if rules.code == "it" and words == "una" and form[0] in "aeiou":
+        return f"un'{form}"
+    if numeral.value >= 10**6 and numeral.value % 10**6 == 0 and not numeral.fraction:
+        return f"{words} {with_preposition(form, rules)}"
+    return f"{words} {form}"
+
+
+def with_preposition(noun: str, rules: LanguageRules) -> str:
+    """Return a noun as it stands after "million": with "de" in the Romance languages."""
+    link = rules.currencies.scale_link
+    if rules.code == "fr" and noun[0] in "aeiouyéèh":
+        link = "d'"
+    return f"{link}{noun}"
+
+
+def _spell_unsigned(numeral: Numeral, rules: LanguageRules, gender: str, case: str) -> str | None:
+    digits = numeral.digits
+    if numeral.fraction:
+        point = rules.words["point"]
+        return decimal(numeral.value, numeral.fraction, rules.code, point, case=case)
+    if len(digits) > 1 and digits[0] == "0":
+        return spell_digits(digits, rules.code)
+    return cardinal(numeral.value, rules.code, gender=gender, case=case)
+
+
+_WORD_BEFORE = re.compile(r"(\w+)\W{1,2}$")
+
+
+def case_before(text: str, start: int, rules: LanguageRules) -> str | None:
+    """Return the case that the words before an index ask for; None: another than we can form.
+
+    Only Russian numbers are declined; elsewhere it is always the nominative.
+    """
+    if rules.code != "ru":
+        return "n"
+    word = _WORD_BEFORE.search(text, max(0, start - 24), start)
+    if word is None:
+        return "n"
+    if word[1].lower() in rules.lists["genitive_after"]:
+        return "g"
+    return None if word[1].lower() in rules.lists["other_case_after"] else "n"
+
+
+_TEMPERATURES = frozenset({"celsius", "fahrenheit", "degree"})
+_CURRENCY_SYMBOLS = {
+    "€": "EUR", "EUR": "EUR", "US$": "USD", "$": "USD", "USD": "USD", "£": "GBP", "GBP": "GBP",
+    "¥": "JPY", "￥": "JPY", "JPY": "JPY", "CNY": "CNY", "RMB": "CNY", "₩": "KRW", "KRW": "KRW",
+    "₽": "RUB", "RUB": "RUB", "руб.": "RUB", "руб": "RUB", "R$": "BRL", "BRL": "BRL", "CHF": "CHF",
+    "₹": "INR", "INR": "INR",
+}  # fmt: skip
+_PER_KWH = rf"(?P<kwh>{SPACE}?/{SPACE}?(?:kWh|кВт[·⋅]?ч))?"
+
+
+def speak_units(text: str, rules: LanguageRules) -> str:
+    """Replace numbers with a unit, a percent sign or a scale ("5 Mio.") by words."""
+
+    def spoken(match: re.Match[str]) -> str:
+        case = case_before(text, match.start(), rules)
+        if case is None or (rules.code == "ru" and _is_abbreviation(match, text)):
+            return match[0]
+        unit = rules.unit_symbols.get(match["unit"])
+        term = rules.scales[match["unit"]] if unit is None else rules.units[unit]
+        numeral = parse_numeral(match["number"], rules)
+        temperature = unit in _TEMPERATURES
+        words = spell_quantity(numeral, term, rules, case=case, temperature=temperature)
+        return _per_kwh(words, match, rules)
+
+    return _unit_pattern(rules.code).sub(spoken, text)
+
+
+def _is_abbreviation(match: re.Match[str], text: str) -> bool:
+    """Whether a Russian letter with a stop is no unit: "2026 г." is a year, "5 и т. д."."""
+    if text[match.end() : match.end() + 1] != ".":
+        return False
+    return match["unit"] == "т" or (match["unit"] == "г" and len(match["number"]) == 4)
+
+
+def speak_currencies(text: str, rules: LanguageRules) -> str:
+    """Replace amounts of money by words."""
+
+    def spoken(match: re.Match[str]) -> str:
+        case = case_before(text, match.start(), rules)
+        if case is None:
+            return match[0]
+        symbol = match["before"] or match["after"]
+        currency = _CURRENCY_SYMBOLS[symbol]
+        if rules.code == "zh" and symbol in {"¥", "￥"}:
+            currency = "CNY"
+        number = match["number_after"] or match["number_before"]
+        numeral = parse_numeral(number, rules)
+        if match["sign"]:
+            numeral = replace(numeral, sign="-")
+        scale = match["scale_after"] or match["scale_before"]
+        if scale is not None:
+            words = _scaled(numeral, rules.scales[scale], currency, rules, case)
+        else:
+            words = _amount(numeral, currency, rules, case)
+        return _per_kwh(words, match, rules)
+
+    return _currency_pattern(rules.code).sub(spoken, text)
+
+
+def _scaled(numeral: Numeral, scale: Term, currency: str, rules: LanguageRules, case: str) -> str:
+    words = spell_quantity(numeral, scale, rules, case=case)
+    return f"{words} {with_preposition(rules.currencies.names[currency].forms[-1], rules)}"
+
+
+def _amount(numeral: Numeral, currency: str, rules: LanguageRules, case: str) -> str:
+    name = rules.currencies.names[currency]
+    pattern = rules.currencies.amount
+    minor = rules.currencies.minor.get(currency)
+    if not pattern:
+        numeral = replace(numeral, fraction=numeral.fraction.rstrip("0"))
+    if len(numeral.fraction) != 2 or not pattern or minor is None:
+        return spell_quantity(numeral, name, rules, case=case)
+    major_part = replace(numeral, fraction="")
+    minor_value = int(numeral.fraction)
+    minor_part = Numeral("", str(minor_value))
+    if minor_value == 0:
+        return spell_quantity(major_part, name, rules, case=case)
+    minor_words = spell_quantity(minor_part, minor, rules, case=case)
+    if numeral.value == 0:
+        return spell_quantity(replace(minor_part, sign=numeral.sign), minor, rules, case=case)
+    return pattern.format(
+        major=spell_quantity(major_part, name, rules, case=case),
+        minor=minor_words,
+        minor_number=cardinal(minor_value, rules.code, case=case),
+    )
+
+
+def _per_kwh(words: str, match: re.Match[str], rules: LanguageRules) -> str:
+    return rules.words["per_kwh"].format(words) if match["kwh"] else words
+
+
+@cache
+def _unit_pattern(code: str) -> re.Pattern[str]:
+    rules = language_rules(code)
+    # Single letters are scales only of money ("$5M"); "5 m" is a length.
+    scales = [scale for scale in rules.scales if len(scale.rstrip(".")) > 1]
+    symbols = sorted({*rules.unit_symbols, *scales}, key=len, reverse=True)
+    units = "|".join(re.escape(symbol) for symbol in symbols)
+    return re.compile(
+        rf"(?P<number>{signed_number_pattern(code)}){SPACE}?"
+        rf"(?P<unit>{units}){_PER_KWH}(?![{LETTER}0-9_²³^/·⋅])"
+    )
+
+
+@cache
+def _currency_pattern(code: str) -> re.Pattern[str]:
+    rules = language_rules(code)
+    names = rules.currencies.names
+    symbols = [symbol for symbol, name in _CURRENCY_SYMBOLS.items() if name in names]
+    money = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
+    number = number_pattern(code)
+    scales = "|".join(re.escape(scale) for scale in sorted(rules.scales, key=len, reverse=True))
+    scale = rf"(?:{SPACE}?(?P<{{}}>{scales}){NOT_BEFORE})?" if scales else r"(?P<{}>(?!))?"
+    sign = r"(?P<sign>(?<![\w)\]])[-−–])?"
+    prefix = (
+        rf"(?<![{LETTER}0-9_$]){sign}(?P<before>{money}){SPACE}?(?P<number_after>-?{number})"
+        + scale.format("scale_after")
+    )
+    suffix = (
+        rf"(?P<number_before>{signed_number_pattern(code)})"
+        + scale.format("scale_before")
+        + rf"{SPACE}?(?P<after>{money})"
+    )
+    return re.compile(rf"(?:{prefix}|{suffix}){_PER_KWH}{NOT_BEFORE}")
+
+
+NEXT_WORD = re.compile(rf"{SPACE}([{LETTER}]+)")
+_RUSSIAN_YEAR = re.compile(rf"{SPACE}гг?\.")
+
+
+def gender_of_number(
+    value: int, before: str, following: str, rules: LanguageRules, case: str
+) -> str | None:
+    """Return the gender that a number must agree with; None: it must, but we cannot tell which.
+
+    Args:
+        value: The number.
+        before: Text before it.
+        following: Text after it.
+        rules: Tables of the language.
+        case: Russian only: "n" nominative, "g" genitive.
+    """
+    if rules.code in {"zh", "ko"}:
+        return _counted(value, before, following, rules)
+    next_word = NEXT_WORD.match(following)
+    agree = _AGREEMENTS.get(rules.code)
+    if next_word is None or agree is None:
+        return "n"
+    word = next_word[1].lower()
+    if word in rules.lists["not_nouns"]:
+        return "n"
+    if rules.code == "ru" and _RUSSIAN_YEAR.match(following):
+        return None
+    return agree(value, word, rules, case)
+
+
+def _agree_german(value: int, _word: str, _data: LanguageRules, _case: str) -> str | None:
+    return None if value == 1 else "n"
+
+
+def _agree_italian(value: int, word: str, rules: LanguageRules, _case: str) -> str | None:
+    if value != 1:
+        return "n"
+    return None if word[0] in "aeiou" else _noun_gender(word, rules)
+
+
+def _agree_french(value: int, word: str, rules: LanguageRules, _case: str) -> str | None:
+    agrees = ends_in_one(value) and value % 100 not in {71, 91}
+    return _noun_gender(word, rules) if agrees and (value == 1 or word[-1] in "sx") else "n"
+
+
+def _agree_iberian(value: int, word: str, rules: LanguageRules, _case: str) -> str | None:
+    inflects = ends_in_one(value) or value // 100 % 10 > 1 or value // 100_000 % 10 > 1
+    if rules.code == "pt":
+        inflects = inflects or (value % 10 == 2 and value % 100 != 12)
+    return _noun_gender(word, rules) if inflects and (value == 1 or word[-1] == "s") else "n"
+
+
+def _agree_russian(value: int, word: str, rules: LanguageRules, case: str) -> str | None:
+    return _noun_gender(word, rules) or _russian_gender(value, word, case)
+
+
+def _noun_gender(word: str, rules: LanguageRules) -> str | None:
+    if word in rules.lists["masculine_words"]:
+        return "m"
+    if word in rules.lists["feminine_words"]:
+        return "f"
+    if word.endswith(rules.lists["masculine_endings"]):
+        return "m"
+    return "f" if word.endswith(rules.lists["feminine_endings"]) and len(word) > 3 else None
+
+
+def _russian_gender(value: int, word: str, case: str) -> str | None:
+    last = value % 10
+    if value % 100 in {11, 12} or last not in {1, 2} or not re.match("[а-яё]", word):
+        return "n"
+    if case == "g" and last == 2:
+        return "n"
+    if case == "n" and last == 2:
+        # два стола, два окна; две минуты
+        return {"а": "m", "я": "m", "ы": "f", "и": "f"}.get(word[-1])
+    if case == "n" and word[-1] not in "аяоеёиыуюэйь":
+        return "m"
+    return "f" if case == "n" and word[-1] in "ая" and len(word) > 3 else None
+
+
+def _counted(value: int, before: str, following: str, rules: LanguageRules) -> str:
+    follows = following.lstrip(" ")
+    if rules.code == "zh":
+        counted = value == 2 and follows.startswith(rules.lists["two_before"])
+        return "m" if counted and not before.endswith(("第", "月", "初")) else "n"
+    if follows.startswith(rules.lists["sino_before"]) or before.endswith("제"):
+        return "n"
+    limit = 12 if re.match("시(?!간)", follows) else 99
+    return "native" if follows.startswith(rules.lists["native_before"]) and value <= limit else "n"
+
+
+_AGREEMENTS: Final[dict[str, Callable[[int, str, LanguageRules, str], str | None]]] = {
+    "de": _agree_german,
+    "it": _agree_italian,
+    "fr": _agree_french,
+    "es": _agree_iberian,
+    "pt": _agree_iberian,
+    "ru": _agree_russian,
+}

@@ -1,1 +1,0 @@
-"""Written numbers, measures and dates as they are spoken, per language."""
