@@ -36,6 +36,7 @@ from wyoming_qwen3tts.text.normalize import (
     Rule,
     rules_from_names,
 )
+from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 
