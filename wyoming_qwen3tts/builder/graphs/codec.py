@@ -164,11 +164,10 @@ class _Decoder(TensorGraph):
     def _pre_conv(self, x: Value) -> Value:
         """Convolve and project: two linear maps with nothing between them, folded into one."""
         config, hidden = self.config, self.config.transformer.hidden_size
-        shape = (config.latent_dim, config.codebook_dim, PRE_CONV_TAPS)
-        kernel = self.read("pre_conv.conv.weight", *shape)
-        bias = self.read("pre_conv.conv.bias", config.latent_dim)
-        projection = self.read("pre_transformer.input_proj.weight", hidden, config.latent_dim)
-        projection_bias = self.read("pre_transformer.input_proj.bias", hidden)
+        shape: tuple[int, ...] = (config.latent_dim, config.codebook_dim, PRE_CONV_TAPS)
+        kernel, bias = self.affine("pre_conv.conv", *shape)
+        shape = (hidden, config.latent_dim)
+        projection, projection_bias = self.affine("pre_transformer.input_proj", *shape)
         x = self._pad("pre_conv", x, config.codebook_dim, PRE_CONV_TAPS - 1)
         return self.linear(
             im2col(self.graph, x, PRE_CONV_TAPS),
@@ -222,16 +221,15 @@ class _Decoder(TensorGraph):
         config, width = self.config, self.config.latent_dim
         rate, hidden = config.upsampling_ratios[stage], config.transformer.hidden_size
         name = f"upsample.{stage}"
-        kernel = self.read(f"{name}.0.conv.weight", width, width, rate)
+        kernel, bias = self.affine(f"{name}.0.conv", width, width, rate)
         # The kernel is as long as the stride: outputs of neighbouring inputs do not overlap.
         weight = polyphase(kernel, rate).reshape(rate * width, width)
-        bias: AnyArray = np.tile(self.read(f"{name}.0.conv.bias", width), rate)
+        shift: AnyArray = np.tile(bias, rate)
         if stage == 0:
-            projection = self.read("pre_transformer.output_proj.weight", width, hidden)
-            projection_bias = self.read("pre_transformer.output_proj.bias", width)
-            bias = _product(weight, projection_bias) + bias
+            projection, bias = self.affine("pre_transformer.output_proj", width, hidden)
+            shift = _product(weight, bias) + shift
             weight = _product(weight, projection)
-        return self.graph.op("Reshape", self.linear(x, name, weight, bias), [-1, width])
+        return self.graph.op("Reshape", self.linear(x, name, weight, shift), [-1, width])
 
     def _convnext(self, x: Value, stage: int) -> Value:
         """Add the ConvNeXt branch to x (T, latent_dim)."""
@@ -240,16 +238,15 @@ class _Decoder(TensorGraph):
         with graph.scope(name):
             y = self._pad(f"upsample_{stage}", x, width, NUM_TAPS - 1)
             taps = self.stored(f"{name}.dwconv.conv.weight", width, 1, NUM_TAPS)
-            bias = self.stored(f"{name}.dwconv.conv.bias", width)
+            shift = self.stored(f"{name}.dwconv.conv.bias", width)
             y = self.channel_major(y)
-            y = graph.op("Conv", y, taps, bias, kernel_shape=[NUM_TAPS], group=width)
+            y = graph.op("Conv", y, taps, shift, kernel_shape=[NUM_TAPS], group=width)
             y = self.layer_norm(self.time_major(y), f"{name}.norm", width, LAYER_NORM_EPSILON)
-            weight = self.read(f"{name}.pwconv1.weight", inner, width)
-            y = self.linear(y, f"{name}.pwconv1", weight, self.read(f"{name}.pwconv1.bias", inner))
+            y = self.linear(y, f"{name}.pwconv1", *self.affine(f"{name}.pwconv1", inner, width))
             gamma = self.read(f"{name}.gamma", width)
-            weight = self.read(f"{name}.pwconv2.weight", width, inner) * gamma[:, None]
-            shift = self.read(f"{name}.pwconv2.bias", width) * gamma
-            return x + self.linear(graph.op("Gelu", y), f"{name}.pwconv2", weight, shift)
+            weight, bias = self.affine(f"{name}.pwconv2", width, inner)
+            y, weight = graph.op("Gelu", y), weight * gamma[:, None]
+            return x + self.linear(y, f"{name}.pwconv2", weight, bias * gamma)
 
     def _width(self, block: int) -> int:
         """Return the channels after ``block`` blocks."""
@@ -257,8 +254,7 @@ class _Decoder(TensorGraph):
 
     def _first_conv(self, x: Value) -> Value:
         width_in, width_out = self.config.latent_dim, self.config.decoder_dim
-        kernel = self.read("decoder.0.conv.weight", width_out, width_in, NUM_TAPS)
-        bias = self.read("decoder.0.conv.bias", width_out)
+        kernel, bias = self.affine("decoder.0.conv", width_out, width_in, NUM_TAPS)
         x = im2col(self.graph, self._pad("decoder_conv", x, width_in, NUM_TAPS - 1), NUM_TAPS)
         return self.linear(x, "decoder.0.conv", conv_as_linear(kernel), bias)
 
@@ -284,20 +280,17 @@ class _Decoder(TensorGraph):
         name = f"decoder.{block + 1}.block.{unit + 2}"
         y = self._snake(x, f"{name}.act1", width, rows)
         phase, amplitude = self._snake_parameters(f"{name}.act2", width)
-        kernel = self.read(f"{name}.conv1.conv.weight", width, width, NUM_TAPS)
-        shift = self.read(f"{name}.conv1.conv.bias", width) * phase
-        kernel_in_phase = kernel * phase[:, None, None]
+        kernel, bias = self.affine(f"{name}.conv1.conv", width, width, NUM_TAPS)
+        in_phase, shift = kernel * phase[:, None, None], bias * phase
         state, dilation = f"block_{block}_unit_{unit}", RESIDUAL_DILATIONS[unit]
-        y = self.convolve(y, ConvSite(f"{name}.conv1", state, kernel_in_phase, dilation))
+        y = self.convolve(y, ConvSite(f"{name}.conv1", state, in_phase, dilation))
         fold = _fold(width, rows)
         y = graph.op("Reshape", y, [-1, fold * width])
         y = y + graph.weight(f"{name}.conv1.bias", np.tile(shift, fold), np.float32)
         y = snake(graph, y, y, f"{name}.act2", np.tile(amplitude * np.sqrt(phase), fold))
         y = graph.op("Reshape", y, [-1, width])
-        weight = self.read(f"{name}.conv2.conv.weight", width, width, 1)[:, :, 0] / phase
-        return x + self.linear(
-            y, f"{name}.conv2", weight, self.read(f"{name}.conv2.conv.bias", width)
-        )
+        kernel, bias = self.affine(f"{name}.conv2.conv", width, width, 1)
+        return x + self.linear(y, f"{name}.conv2", kernel[:, :, 0] / phase, bias)
 
     def _snake_parameters(self, name: str, width: int) -> tuple[NDArray[np.float64], ...]:
         return snake_parameters(self.read(f"{name}.alpha", width), self.read(f"{name}.beta", width))

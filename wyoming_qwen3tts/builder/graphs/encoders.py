@@ -127,7 +127,8 @@ class _CodecEncoder(_ConvGraph):
     def _convolutions(self, x: Value) -> Value:
         config, name = self.config, "encoder.layers.{}.conv".format
         width, hidden = config.num_filters, config.transformer.hidden_size
-        x = self._causal_conv(x, name(0), (config.audio_channels, width), config.kernel_size)
+        taps = config.kernel_size
+        x = self.conv(x, name(0), (config.audio_channels, width), taps, pads=[taps - 1, 0])
         layer = 1
         for rate in reversed(config.upsampling_ratios):
             for unit in range(config.num_residual_layers):
@@ -135,22 +136,17 @@ class _CodecEncoder(_ConvGraph):
                 x = self._residual_unit(x, f"encoder.layers.{layer}.block", width, dilation)
                 layer += 1
             widths = (width, 2 * width)
-            x = self._causal_conv(self._elu(x), name(layer + 1), widths, 2 * rate, stride=rate)
+            x = self._elu_conv(x, name(layer + 1), widths, 2 * rate, stride=rate)
             width *= 2
             layer += 2  # the ELU, the convolution
-        taps = config.last_kernel_size
-        return self._causal_conv(self._elu(x), name(layer + 1), (width, hidden), taps)
-
-    def _elu(self, x: Value) -> Value:
-        return self.graph.op("Elu", x)
+        return self._elu_conv(x, name(layer + 1), (width, hidden), config.last_kernel_size)
 
     def _residual_unit(self, x: Value, name: str, width: int, dilation: int) -> Value:
         inner, taps = width // self.config.compress, self.config.residual_kernel_size
-        widths = (width, inner)
-        y = self._causal_conv(self._elu(x), f"{name}.1.conv", widths, taps, dilation=dilation)
-        return x + self._causal_conv(self._elu(y), f"{name}.3.conv", (inner, width), 1)
+        y = self._elu_conv(x, f"{name}.1.conv", (width, inner), taps, dilation=dilation)
+        return x + self._elu_conv(y, f"{name}.3.conv", (inner, width), 1)
 
-    def _causal_conv(
+    def _elu_conv(
         self,
         x: Value,
         name: str,
@@ -160,12 +156,13 @@ class _CodecEncoder(_ConvGraph):
         stride: int = 1,
         dilation: int = 1,
     ) -> Value:
-        """Convolve x (1, D_in, T) causally into (1, D_out, ceil(T / stride))."""
+        """Apply an ELU to x (1, D_in, T) and convolve it causally: (1, D_out, ceil(T / stride))."""
+        x = self.graph.op("Elu", x)
         before = (taps - 1) * dilation + 1 - stride
         if stride > 1:
             x, before = self._pad(x, before, stride, mode="constant"), 0
-        attributes = {"strides": [stride], "dilations": [dilation], "pads": [before, 0]}
-        return self.conv(x, name, widths, taps, **attributes)
+        pads, strides, dilations = [before, 0], [stride], [dilation]
+        return self.conv(x, name, widths, taps, pads=pads, strides=strides, dilations=dilations)
 
     def _pad(self, x: Value, before: int, stride: int, mode: str) -> Value:
         """Pad the time axis of x (1, D, T): ``before``, and after it up to a whole hop."""
@@ -173,7 +170,7 @@ class _CodecEncoder(_ConvGraph):
         size = graph.op("Shape", x, start=2, end=3)
         # A floor Mod has the divisor's sign: this is the number of samples to the next multiple.
         after = graph.op("Mod", graph.op("Neg", size), [stride])
-        pads = graph.op("Concat", graph.constant([before]), after, axis=0)
+        pads = graph.op("Concat", [before], after, axis=0)
         return graph.op("Pad", x, pads, 0.0, [2], mode=mode)
 
     def _transformer(self, x: Value) -> Value:

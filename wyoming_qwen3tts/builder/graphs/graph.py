@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, Union
 
 import numpy as np
@@ -81,14 +80,14 @@ class GraphBuilder:
         """Open the data file of component ``name`` in ``directory``."""
         self.name = name
         self.path = directory / f"{name}.onnx"
-        self.data_path = directory / f"{name}.onnx.data"
-        self._data: BinaryIO = self.data_path.open("wb")
+        self.metadata: dict[str, str] = {}
+        """Metadata of the model file."""
+        self._data_path = directory / f"{name}.onnx.data"
+        self._data: BinaryIO = self._data_path.open("wb")
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
-        self.metadata: dict[str, str] = {}
-        """Metadata of the model file."""
         self._output_names: dict[str, str] = {}
         self._inline: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
         self._names = {""}
@@ -99,18 +98,13 @@ class GraphBuilder:
         """Return the builder itself."""
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_details: object) -> None:
         """Write the graph file, unless the block failed."""
         num_bytes = self._data.tell()
         self._data.close()
         if num_bytes == 0:
-            self.data_path.unlink()
-        if error is None:
+            self._data_path.unlink()
+        if error_type is None:
             self._save()
 
     @contextmanager
@@ -206,7 +200,7 @@ class GraphBuilder:
             return [operand]
         if isinstance(operand, (np.ndarray, np.generic)):
             return [self.constant(operand)]
-        if isinstance(operand, Sequence) and operand and isinstance(operand[0], Value):
+        if isinstance(operand, Sequence) and isinstance(operand[0], Value):
             return [value for value in operand if isinstance(value, Value)]
         array = np.asarray(operand)
         return [self.constant(array, np.float32 if array.dtype.kind == "f" else np.int64)]
@@ -215,10 +209,11 @@ class GraphBuilder:
         self._data.write(b"\0" * (-self._data.tell() % DATA_ALIGNMENT_BYTES))
         offset = self._data.tell()
         array.tofile(self._data)
-        tensor = TensorProto(name=value.name, data_location=TensorProto.EXTERNAL)
-        tensor.dims.extend(array.shape)
-        tensor.data_type = _onnx_dtype(array.dtype)
-        entries = {"location": self.data_path.name, "offset": offset, "length": array.nbytes}
+        dtype, location = _onnx_dtype(array.dtype), TensorProto.EXTERNAL
+        tensor = TensorProto(
+            name=value.name, data_type=dtype, dims=array.shape, data_location=location
+        )
+        entries = {"location": self._data_path.name, "offset": offset, "length": array.nbytes}
         for key, entry in entries.items():
             tensor.external_data.add(key=key, value=str(entry))
         self._initializers.append(tensor)

@@ -37,6 +37,10 @@ class TensorGraph:
         """Read a tensor of this shape."""
         return self._tensors.read(f"{self._prefix}.{name}", shape)
 
+    def affine(self, name: str, *shape: int) -> tuple[Float32Array, Float32Array]:
+        """Read a weight (D_out, ...) of this shape and its bias (D_out,)."""
+        return self.read(f"{name}.weight", *shape), self.read(f"{name}.bias", shape[0])
+
     def stored(self, name: str, *shape: int) -> Value:
         """Read a tensor and store it unchanged."""
         return self.graph.weight(name, self.read(name, *shape))
