@@ -11,7 +11,7 @@ from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.graphs.codec import IGNORED_TENSORS
 from wyoming_qwen3tts.builder.graphs.encoders import build_codec_encoder, ignored_encoder_tensors
 from wyoming_qwen3tts.errors import CheckpointError
-from wyoming_qwen3tts.runtime.graphs import encode_codes
+from wyoming_qwen3tts.runtime.graphs import encode_clip
 
 FRAME = 1920
 # From less than a hop of the first stage to more than the configured attention window of 10
@@ -31,7 +31,7 @@ def encoders(tmp_path_factory):
             checkpoint = Checkpoint.open(source)
             build_codec_encoder(checkpoint.codec, checkpoint.codec_encoder, num_groups, root)
             path = root / "codec_encoder.onnx"
-            encoder = partial(encode_codes, path, 2)
+            encoder = partial(encode_clip, path, 2, "codes", 1)
             made[num_groups] = encoder, OracleCodecEncoder(source)
         return made[num_groups]
 
@@ -72,7 +72,7 @@ def test_a_tie_goes_to_the_first_index(tmp_path):
     build_codec_encoder(checkpoint.codec, checkpoint.codec_encoder, 16, tmp_path)
     repeat_centroids(tmp_path / "codec_encoder.onnx", source)
     path = tmp_path / "codec_encoder.onnx"
-    codes = encode_codes(path, 2, noise(40001))
+    codes = encode_clip(path, 2, "codes", 1, noise(40001))
     half = checkpoint.codec_encoder.codebook_size // 2
     assert codes.max() < half
 

@@ -15,7 +15,7 @@ from wyoming_qwen3tts.builder.graphs.encoders import (
     windowed_dft,
 )
 from wyoming_qwen3tts.errors import VoiceError
-from wyoming_qwen3tts.runtime.graphs import MIN_SPEAKER_SAMPLES, embed_speaker
+from wyoming_qwen3tts.runtime.graphs import MIN_SPEAKER_SAMPLES, encode_clip
 
 LENGTHS = [MIN_SPEAKER_SAMPLES, 1281, 1535, 1536, 1920, 5000, 24000, 24001, 50177]
 
@@ -28,7 +28,7 @@ def encoders(request, tiny_checkpoint, tmp_path_factory):
     checkpoint = Checkpoint.open(source)
     build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
     path = directory / "speaker_encoder.onnx"
-    encoder = partial(embed_speaker, path, 2)
+    encoder = partial(encode_clip, path, 2, "x_vector", MIN_SPEAKER_SAMPLES)
     return encoder, OracleSpeakerEncoder(source), checkpoint
 
 

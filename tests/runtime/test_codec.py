@@ -8,7 +8,7 @@ from wyoming_qwen3tts.builder.graphs.codec import build_codec_decoder
 from wyoming_qwen3tts.builder.graphs.encoders import build_codec_encoder
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder
 from wyoming_qwen3tts.errors import GraphInterfaceError, VoiceError
-from wyoming_qwen3tts.runtime.graphs import OnnxCodecDecoder, embed_speaker, encode_codes
+from wyoming_qwen3tts.runtime.graphs import OnnxCodecDecoder, encode_clip
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +82,7 @@ def test_history_stops_growing_at_the_window(decoder, codes):
 
 def test_an_empty_clip_is_refused(directory):
     with pytest.raises(VoiceError, match="has 0 samples"):
-        encode_codes(directory / "codec_encoder.onnx", 2, np.zeros(0, np.float32))
+        encode_clip(directory / "codec_encoder.onnx", 2, "codes", 1, np.zeros(0, np.float32))
 
 
 def write_graph(directory, inputs, outputs):
@@ -118,8 +118,8 @@ def test_a_decoder_of_another_shape_is_refused(inputs, outputs, missing, tmp_pat
         OnnxCodecDecoder(path, 2)
 
 
-@pytest.mark.parametrize("encode", [encode_codes, embed_speaker])
-def test_an_encoder_of_another_shape_is_refused(encode, tmp_path):
+@pytest.mark.parametrize("output", ["codes", "x_vector"])
+def test_an_encoder_of_another_shape_is_refused(output, tmp_path):
     path = write_graph(tmp_path, {"audio": np.float32}, ["result"])
     with pytest.raises(GraphInterfaceError, match=r"wrong.onnx.*samples"):
-        encode(path, 2, np.zeros(4800, np.float32))
+        encode_clip(path, 2, output, 1, np.zeros(4800, np.float32))

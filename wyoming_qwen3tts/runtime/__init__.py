@@ -1,7 +1,6 @@
-"""Typed doors to the ONNX graphs; the only importer of onnxruntime."""
+"""Opens and runs models; the only room that imports onnxruntime."""
 
 import os
 
-# onnxruntime reports its use to its makers unless this is set before it is loaded; speech in
-# somebody's home is nobody else's business. Whoever wants the reports sets the variable to 0.
+# onnxruntime sends usage reports unless this is set before it is loaded. Set it to 0 to allow them.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

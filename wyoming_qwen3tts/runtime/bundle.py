@@ -1,17 +1,20 @@
 """A bundle directory -> an opened :class:`SpeechModel`."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
+from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.errors import BundleError, ChecksumError
 from wyoming_qwen3tts.runtime.embeddings import TableEmbeddings
 from wyoming_qwen3tts.runtime.graphs import (
+    MIN_SPEAKER_SAMPLES,
     OnnxCodecDecoder,
     OnnxCodePredictor,
     OnnxTalker,
-    embed_speaker,
-    encode_codes,
+    encode_clip,
 )
 from wyoming_qwen3tts.runtime.manifest import Manifest, read_manifest
 from wyoming_qwen3tts.runtime.onnx_community import is_onnx_community, open_onnx_community
@@ -40,32 +43,28 @@ def open_bundle(
         return open_onnx_community(directory, num_threads)
     manifest = read_manifest(directory)
     check_sizes(directory, manifest)
-    facts = manifest.facts
     hashes = {file.path: file.sha256 for file in manifest.files}
     decoders = SharedDecoders() if decoders is None else decoders
     key = f"{hashes.get('codec_decoder.onnx')}:{hashes.get('codec_decoder.onnx.data')}"
     decoder = decoders.get(key)
     if decoder is None:
         decoder = decoders[key] = OnnxCodecDecoder(directory / "codec_decoder.onnx", num_threads)
+
+    def encoder(name: str, output: str, min_samples: int) -> Callable[[Float32Array], Any] | None:
+        if name not in hashes:
+            return None
+        return partial(encode_clip, directory / name, num_threads, output, min_samples)
+
     return SpeechModel(
         name=manifest.name,
-        facts=facts,
+        facts=manifest.facts,
         tokenizer=BpeTokenizer(directory),
         embeddings=TableEmbeddings(directory),
         talker=OnnxTalker(directory / "talker.onnx", num_threads, manifest.talker.max_positions),
-        code_predictor=OnnxCodePredictor(
-            directory / "code_predictor.onnx",
-            num_threads,
-            num_code_groups=facts.num_code_groups,
-            codebook_size=facts.codebook_size,
-        ),
+        code_predictor=OnnxCodePredictor(directory / "code_predictor.onnx", num_threads),
         codec_decoder=decoder,
-        codec_encoder=partial(encode_codes, directory / "codec_encoder.onnx", num_threads)
-        if "codec_encoder.onnx" in hashes
-        else None,
-        speaker_encoder=partial(embed_speaker, directory / "speaker_encoder.onnx", num_threads)
-        if "speaker_encoder.onnx" in hashes
-        else None,
+        codec_encoder=encoder("codec_encoder.onnx", "codes", 1),
+        speaker_encoder=encoder("speaker_encoder.onnx", "x_vector", MIN_SPEAKER_SAMPLES),
         encoder_id=manifest.encoder_id,
     )
 
@@ -79,13 +78,9 @@ def check_sizes(directory: Path, manifest: Manifest) -> None:
     """
     for file in manifest.files:
         path = directory / file.path
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise BundleError(
-                f"{path} is missing ({error.strerror}). Build or fetch the bundle again."
-            ) from error
-        if size != file.bytes:
+        if not path.is_file():
+            raise BundleError(f"{path} is missing. Build or fetch the bundle again.")
+        if (size := path.stat().st_size) != file.bytes:
             raise ChecksumError(
                 f"{path} has {size} bytes, the manifest states {file.bytes}. "
                 "Build or fetch the bundle again."

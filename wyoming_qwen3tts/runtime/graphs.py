@@ -166,16 +166,14 @@ class OnnxTalker:
 class OnnxCodePredictor:
     """``code_predictor.onnx``: groups 1 .. G-1 of a frame in one call, sampled in the graph."""
 
-    def __init__(
-        self, path: Path, num_threads: int, *, num_code_groups: int, codebook_size: int
-    ) -> None:
+    def __init__(self, path: Path, num_threads: int) -> None:
         """Open the graph."""
         self._session = open_session(path, num_threads)
         controls = ["uniforms", "temperature", "top_k", "max_top_k", "top_p", "forced_codes"]
-        inputs = ["hidden", "code0", *controls]
-        check_graph_io(self._session, path, inputs=inputs, outputs=["codes"])
-        self._num_groups = num_code_groups - 1
-        self._codebook_size = codebook_size
+        inputs, outputs = ["hidden", "code0", *controls], ["codes", "group_logits"]
+        check_graph_io(self._session, path, inputs=inputs, outputs=outputs)
+        shapes = {value.name: value.shape for value in self._session.get_outputs()}
+        _, self._num_groups, self._codebook_size = shapes["group_logits"]
 
     def predict(
         self, hidden: Float32Array, code0: Int64Array, sampling: PredictorSampling
@@ -258,29 +256,17 @@ class OnnxCodecDecoder:
         return samples.numpy(), DecoderState(state.position + len(codes), next_values)
 
 
-def encode_codes(path: Path, num_threads: int, samples: Float32Array) -> Int64Array:
-    """Return codes (F, G) of mono samples (S,) at 24 kHz; F = ceil(S / 1920).
+def encode_clip(
+    path: Path, num_threads: int, output: str, min_samples: int, samples: Float32Array
+) -> AnyArray:
+    """Return the only output of an encoder graph for mono samples (S,) at 24 kHz.
+
+    The graph is closed again: clips are rare, and the encoders are a third of a model's weights.
 
     Raises:
-        VoiceError: The clip is empty.
+        VoiceError: The clip has fewer than ``min_samples`` samples.
     """
-    check_clip(samples, 1)
-    codes: Int64Array = _encode(path, num_threads, samples, "codes")
-    return codes
-
-
-def embed_speaker(path: Path, num_threads: int, samples: Float32Array) -> Float32Array:
-    """Return the x-vector (D,) of mono samples (S,) at 24 kHz.
-
-    Raises:
-        VoiceError: The clip has fewer than ``MIN_SPEAKER_SAMPLES`` samples.
-    """
-    check_clip(samples, MIN_SPEAKER_SAMPLES)
-    return _encode(path, num_threads, samples, "x_vector")
-
-
-def _encode(path: Path, num_threads: int, samples: Float32Array, output: str) -> AnyArray:
-    """Run an encoder once and close it: clips are rare, its weights a third of the model."""
+    check_clip(samples, min_samples)
     session = open_session(path, num_threads)
     check_graph_io(session, path, inputs=["samples"], outputs=[output])
     feeds = {"samples": np.ascontiguousarray(samples, np.float32)}
