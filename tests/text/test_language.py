@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import ConfigError, RequestError
-from wyoming_qwen3tts.text.language import detect_language, language_code, model_language
+from wyoming_qwen3tts.text.language import (
+    detect_language,
+    has_words,
+    language_code,
+    model_language,
+    unsupported_scripts,
+)
 from wyoming_qwen3tts.text.rules import LANGUAGES, language_rules
-from wyoming_qwen3tts.text.scripts import has_words, unsupported_scripts
 
 PHRASES: dict[str, list[str]] = yaml.safe_load(
     (Path(__file__).parent / "home_phrases.yaml").read_text(encoding="utf-8")

@@ -23,10 +23,14 @@ from wyoming_qwen3tts.synthesis.request import (
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.timing import Playback
-from wyoming_qwen3tts.text.language import detect_language, model_language
+from wyoming_qwen3tts.text.language import (
+    detect_language,
+    has_words,
+    model_language,
+    unsupported_scripts,
+)
 from wyoming_qwen3tts.text.markup import drop_code_blocks
 from wyoming_qwen3tts.text.normalize import Rule, normalize
-from wyoming_qwen3tts.text.scripts import has_words, unsupported_scripts
 from wyoming_qwen3tts.text.sentences import SentenceStream
 from wyoming_qwen3tts.voices.catalog import CatalogVoice
 

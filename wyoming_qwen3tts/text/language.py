@@ -1,14 +1,14 @@
-"""Names of languages, and which language a text is in."""
+"""Names of languages, and which language and writing system a text is in."""
 
 import logging
 import re
+import unicodedata
 from collections.abc import Collection
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.text.rules import LANGUAGES
-from wyoming_qwen3tts.text.scripts import script_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -34,8 +34,18 @@ _CODES: Final = {
 _LATIN: Final = ("en", "de", "fr", "pt", "es", "it")
 _LATIN_WORD = re.compile(r"[^\W\d_]+")
 _TEXT_ONLY = re.compile(r"https?://\S+|\S+@\S+|[\d_*`#|<>\[\]{}]+")
+SUPPORTED_SCRIPTS: Final = frozenset({"latin", "cyrillic", "han", "kana", "bopomofo", "hangul"})
+_OTHER_SCRIPTS: Final = frozenset(
+    ["greek", "armenian", "hebrew", "arabic", "syriac", "thaana", "devanagari", "bengali",
+     "gurmukhi", "gujarati", "oriya", "tamil", "telugu", "kannada", "malayalam", "sinhala", "thai",
+     "lao", "tibetan", "myanmar", "georgian", "ethiopic", "cherokee", "khmer", "mongolian"]
+)  # fmt: skip
+_SCRIPT_NAMES: Final = {"cjk": "han", "ideographic": "han", "hiragana": "kana", "katakana": "kana"}
+_GREEK_RUN = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]{2,}")
 MIN_CONFIDENCE: Final = 0.55
 """Below this share of the probability the language counts as unsure."""
+_SHORT_CHARS: Final = 20
+_MIN_SHORT_CONFIDENCE: Final = 0.62
 
 
 def language_code(name: str | None) -> str | None:
@@ -109,7 +119,9 @@ def _classify(text: str, named: list[str]) -> str | None:
     scores = {code: score for code, score in ranked if code in named}
     total = sum(scores.values())
     best = max(scores, key=lambda code: scores[code])
-    if total <= 0 or scores[best] < MIN_CONFIDENCE * total:
+    is_short = sum(map(str.isalpha, clean)) < _SHORT_CHARS
+    needed = _MIN_SHORT_CONFIDENCE if is_short else MIN_CONFIDENCE
+    if total <= 0 or scores[best] < needed * total:
         return None
     return best
 
@@ -135,3 +147,31 @@ def _identifier() -> Any:
         norm_probs=True,
         tk_row=everything.tk_row,
     )
+
+
+@lru_cache(maxsize=8_192)
+def script_of(char: str) -> str | None:
+    """Return the script of a letter; None for signs, mathematical letters and rare scripts."""
+    if not char.isalpha():
+        return None
+    words = unicodedata.name(char, "").lower().replace("-", " ").split()
+    name = next((word for word in words if word not in {"fullwidth", "halfwidth"}), "")
+    script = _SCRIPT_NAMES.get(name, name)
+    return script if script in SUPPORTED_SCRIPTS | _OTHER_SCRIPTS else None
+
+
+def unsupported_scripts(text: str) -> set[str]:
+    """Return the scripts in the text that none of the ten languages is written in.
+
+    A lone Greek letter is a sign (µ, π, Ω), not Greek text.
+    """
+    found = {script for char in text if (script := script_of(char)) is not None}
+    found -= SUPPORTED_SCRIPTS
+    if "greek" in found and not _GREEK_RUN.search(text):
+        found.discard("greek")
+    return found
+
+
+def has_words(text: str) -> bool:
+    """Return whether the text has any letter or digit, of whatever script."""
+    return any(char.isalnum() for char in text)

@@ -5,8 +5,8 @@ import re
 import unicodedata
 from typing import Final
 
+from wyoming_qwen3tts.text.language import script_of
 from wyoming_qwen3tts.text.rules import LanguageRules, language_rules, stage_directions
-from wyoming_qwen3tts.text.scripts import script_of
 
 # Possessive where a long row of one sign would be tried in all its lengths, which takes minutes.
 _FENCED = re.compile(

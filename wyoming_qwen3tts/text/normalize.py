@@ -13,10 +13,9 @@ from wyoming_qwen3tts.text.cardinals import (
     speak_symbols,
 )
 from wyoming_qwen3tts.text.dates import speak_dates, speak_ordinals
-from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.text.language import has_words, language_code
 from wyoming_qwen3tts.text.quantities import speak_currencies, speak_units
 from wyoming_qwen3tts.text.rules import LanguageRules, language_rules
-from wyoming_qwen3tts.text.scripts import has_words
 from wyoming_qwen3tts.text.times import speak_times
 
 

@@ -17,7 +17,7 @@ from wyoming_qwen3tts.text.abbreviations import (
     abbreviations,
     classify_period,
 )
-from wyoming_qwen3tts.text.scripts import script_of
+from wyoming_qwen3tts.text.language import script_of
 
 DEFAULT_MAX_CHARS = 300
 
