@@ -63,12 +63,9 @@ class TensorFile:
                     entry = file.get_slice(name)
                     self._shapes[name] = tuple(entry.get_shape())
                     self._value_bytes[name] = _BYTES_PER_VALUE[entry.get_dtype()]
-        except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be read ({error}); download the checkpoint again."
-            ) from error
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} is damaged ({error}); download it again.") from error
+        except (OSError, SafetensorError) as error:
+            problem = "cannot be read" if isinstance(error, OSError) else "is damaged"
+            raise CheckpointError(f"{path} {problem} ({error}); download it again.") from error
         except KeyError as error:
             raise CheckpointError(
                 f"{path} has tensors of type {error}; this builder reads "
@@ -205,7 +202,16 @@ class Checkpoint:
             main=TensorFile(directory / "model.safetensors"),
             codec=TensorFile(directory / "speech_tokenizer" / "model.safetensors"),
         )
-        checkpoint._check_agreement()
+        decoder, predictor = checkpoint.codec_decoder, checkpoint.code_predictor
+        for name, of_codec, of_model in (
+            ("code groups", decoder.num_quantizers, predictor.num_code_groups),
+            ("codes per group", decoder.codebook_size, predictor.codebook_size),
+        ):
+            if of_codec != of_model:
+                raise CheckpointError(
+                    f"{directory}: the codec has {of_codec} {name}, the language model "
+                    f"{of_model}; speech_tokenizer/ belongs to another model."
+                )
         return checkpoint
 
     @property
@@ -224,32 +230,13 @@ class Checkpoint:
             return None
         return directory.name
 
-    def _check_agreement(self) -> None:
-        """Refuse a codec that belongs to another language model."""
-        groups = self.talker.num_code_groups
-        if self.codec_decoder.num_quantizers != groups:
-            raise CheckpointError(
-                f"{self.directory}: the codec decodes {self.codec_decoder.num_quantizers} code "
-                f"groups, the talker makes {groups}; speech_tokenizer/ belongs to another model."
-            )
-        if self.codec_decoder.codebook_size != self.code_predictor.codebook_size:
-            raise CheckpointError(
-                f"{self.directory}: the codec has {self.codec_decoder.codebook_size} codes per "
-                f"group, the language model {self.code_predictor.codebook_size}; "
-                "speech_tokenizer/ belongs to another model."
-            )
-
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}); download the checkpoint again."
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path} is damaged ({error}); download the checkpoint again."
+            f"{path} cannot be read ({error}); download the checkpoint again."
         ) from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not a JSON object; download the checkpoint again.")

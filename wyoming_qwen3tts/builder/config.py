@@ -160,20 +160,27 @@ class _Section:
         self._path = path
 
     def section(self, key: str) -> "_Section":
-        return _Section(self._get(key), f"{self._path}.{key}")
+        return _Section(self.get(Any, key), f"{self._path}.{key}")
 
-    def integer(self, key: str) -> int:
-        return int(self._decoded(int, key))
+    def get(self, kind: Any, key: str) -> Any:
+        """Return the value of a key, which must be of ``kind``."""
+        if key not in self._values:
+            raise CheckpointError(
+                f"{self._path} has no key {key!r}; is it a Qwen3-TTS 12 Hz checkpoint?"
+            )
+        value = self._values[key]
+        try:
+            return value if kind is Any else decode_strictly(kind, value, f"{self._path}.{key}")
+        except ValueError as error:
+            raise CheckpointError(f"{error}; is the checkpoint damaged?") from error
 
-    def read(self, kind: type[_Config], given: Mapping[str, Any], **keys: str) -> _Config:
-        """Make a dataclass of its own fields: ``given`` ones, else those under ``keys`` or name."""
+    def read(self, kind: type[_Config], keys: Mapping[str, str], **given: Any) -> _Config:
+        """Make a dataclass; ``keys`` names the JSON keys that differ from the field's name."""
         hints = get_type_hints(kind)
-        read = {
-            name: self._decoded(hint, keys.get(name, name))
-            for name, hint in hints.items()
-            if name not in given
-        }
-        return kind(**given, **read)
+        names = hints.keys() - given.keys()
+        return kind(
+            **given, **{name: self.get(hints[name], keys.get(name, name)) for name in names}
+        )
 
     def require(self, **expected: Any) -> None:
         """Refuse a checkpoint that has another value for one of the keys."""
@@ -184,58 +191,44 @@ class _Section:
                     "builder supports."
                 )
 
-    def _get(self, key: str) -> Any:
-        if key not in self._values:
-            raise CheckpointError(
-                f"{self._path} has no key {key!r}; is it a Qwen3-TTS 12 Hz checkpoint?"
-            )
-        return self._values[key]
 
-    def _decoded(self, kind: Any, key: str) -> Any:
-        try:
-            return decode_strictly(kind, self._get(key), f"{self._path}.{key}")
-        except ValueError as error:
-            raise CheckpointError(f"{error}; is the checkpoint damaged?") from error
+# All readers raise a CheckpointError if a key is missing, of another type, or without support here.
 
 
 def read_talker_config(config: Mapping[str, Any]) -> TalkerConfig:
-    """Read the talker's part of ``config.json``.
-
-    Raises:
-        CheckpointError: A key is missing, of another type, or has a value without support. So do
-            all functions below.
-    """
+    """Read the talker's part of ``config.json``."""
     talker = _Section(config, "config.json").section("talker_config")
     read = talker.read(
         TalkerConfig,
-        {
-            "transformer": _language_transformer(talker),
-            "codebook_size": talker.section("code_predictor_config").integer("vocab_size"),
-            "num_code_groups": _code_groups(talker),
-        },
-        eos_id="codec_eos_token_id",
-        max_positions="max_position_embeddings",
+        {"eos_id": "codec_eos_token_id", "max_positions": "max_position_embeddings"},
+        transformer=_language_transformer(talker),
+        codebook_size=talker.section("code_predictor_config").get(int, "vocab_size"),
     )
     if not read.codebook_size <= read.eos_id < read.vocab_size:
         raise CheckpointError(
             f"config.json.talker_config.codec_eos_token_id is {read.eos_id}, expected a special "
             f"row between {read.codebook_size} and {read.vocab_size - 1}."
         )
+    if read.num_code_groups < 2:
+        raise CheckpointError(
+            f"config.json.talker_config.num_code_groups is {read.num_code_groups}, expected at "
+            "least 2."
+        )
     return read
 
 
 def read_code_predictor_config(config: Mapping[str, Any]) -> CodePredictorConfig:
     """Read the code predictor's part of ``config.json``."""
-    talker = _Section(config, "config.json").section("talker_config")
-    predictor = talker.section("code_predictor_config")
-    num_code_groups = _code_groups(talker)
-    predictor.require(num_code_groups=num_code_groups)
+    talker = read_talker_config(config)
+    section = _Section(config, "config.json").section("talker_config")
+    predictor = section.section("code_predictor_config")
+    predictor.require(num_code_groups=talker.num_code_groups)
     return CodePredictorConfig(
         transformer=_language_transformer(predictor),
-        codebook_size=predictor.integer("vocab_size"),
-        num_code_groups=num_code_groups,
-        talker_hidden_size=talker.integer("hidden_size"),
-        talker_vocab_size=talker.integer("vocab_size"),
+        codebook_size=talker.codebook_size,
+        num_code_groups=talker.num_code_groups,
+        talker_hidden_size=talker.transformer.hidden_size,
+        talker_vocab_size=talker.vocab_size,
     )
 
 
@@ -244,77 +237,52 @@ def read_codec_decoder_config(codec_config: Mapping[str, Any]) -> CodecDecoderCo
     codec = _Section(codec_config, "speech_tokenizer/config.json")
     decoder = codec.section("decoder_config")
     decoder.require(attention_bias=False, hidden_act="silu")
-    given = {
-        "transformer": _transformer(decoder),
-        "samples_per_frame": codec.integer("decode_upsample_rate"),
-    }
-    return decoder.read(CodecDecoderConfig, given)
+    return decoder.read(
+        CodecDecoderConfig,
+        {},
+        transformer=_transformer(decoder),
+        samples_per_frame=codec.get(int, "decode_upsample_rate"),
+    )
 
 
 def read_codec_encoder_config(codec_config: Mapping[str, Any]) -> CodecEncoderConfig:
     """Read the encoder's part of ``speech_tokenizer/config.json``."""
     codec = _Section(codec_config, "speech_tokenizer/config.json")
     encoder = codec.section("encoder_config")
-    encoder.require(
-        attention_bias=False,
-        hidden_act="gelu",
-        use_causal_conv=True,
-        use_conv_shortcut=False,
-        pad_mode="constant",
-    )
-    given = {
-        "transformer": _transformer(encoder, norm_eps="norm_eps"),
-        "num_valid_quantizers": codec.integer("encoder_valid_num_quantizers"),
-        "samples_per_frame": codec.integer("encode_downsample_rate"),
-    }
+    encoder.require(attention_bias=False, hidden_act="gelu", pad_mode="constant")
+    encoder.require(use_causal_conv=True, use_conv_shortcut=False)
     return encoder.read(
-        CodecEncoderConfig, given, vq_hidden_size="vector_quantization_hidden_dimension"
+        CodecEncoderConfig,
+        {"vq_hidden_size": "vector_quantization_hidden_dimension"},
+        transformer=_transformer(encoder, norm_eps="norm_eps"),
+        num_valid_quantizers=codec.get(int, "encoder_valid_num_quantizers"),
+        samples_per_frame=codec.get(int, "encode_downsample_rate"),
     )
 
 
 def read_speaker_encoder_config(config: Mapping[str, Any]) -> SpeakerEncoderConfig | None:
     """Read the speaker encoder's part of ``config.json``; None if the model has none."""
-    if "speaker_encoder_config" not in config:
+    given = config.get("speaker_encoder_config", {})
+    if not given and isinstance(given, Mapping):
         return None
-    given = config["speaker_encoder_config"]
-    where = "config.json.speaker_encoder_config"
     if isinstance(given, Mapping):
         given = {**SPEAKER_ENCODER_DEFAULTS, **given}
-    names = ("channels", "kernel_sizes", "dilations", "attention_channels", "res2net_scale")
-    return _Section(given, where).read(
-        SpeakerEncoderConfig,
-        {},
-        x_vector_size="enc_dim",
-        sample_rate_hz="sample_rate",
-        num_mels="mel_dim",
-        **{name: f"enc_{name}" for name in (*names, "se_channels")},
-    )
+    keys = {name: f"enc_{name}" for name in get_type_hints(SpeakerEncoderConfig)}
+    keys |= {"x_vector_size": "enc_dim", "sample_rate_hz": "sample_rate", "num_mels": "mel_dim"}
+    return _Section(given, "config.json.speaker_encoder_config").read(SpeakerEncoderConfig, keys)
 
 
 def _language_transformer(section: _Section) -> TransformerConfig:
-    section.require(
-        attention_bias=False,
-        hidden_act="silu",
-        use_sliding_window=False,
-        tie_word_embeddings=False,
-    )
+    section.require(attention_bias=False, hidden_act="silu")
+    section.require(use_sliding_window=False, tie_word_embeddings=False)
     return _transformer(section)
 
 
 def _transformer(section: _Section, **keys: str) -> TransformerConfig:
-    transformer = section.read(TransformerConfig, {}, **{**_TRANSFORMER_KEYS, **keys})
+    transformer = section.read(TransformerConfig, {**_TRANSFORMER_KEYS, **keys})
     if transformer.num_kv_heads <= 0 or transformer.num_heads % transformer.num_kv_heads:
         raise CheckpointError(
             f"{transformer.num_heads} attention heads cannot share {transformer.num_kv_heads} "
             "key/value heads; the checkpoint's configuration is damaged."
         )
     return transformer
-
-
-def _code_groups(talker: _Section) -> int:
-    num_code_groups = talker.integer("num_code_groups")
-    if num_code_groups < 2:
-        raise CheckpointError(
-            f"config.json.talker_config.num_code_groups is {num_code_groups}, expected at least 2."
-        )
-    return num_code_groups

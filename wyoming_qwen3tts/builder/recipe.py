@@ -1,13 +1,13 @@
 """Recipes: the precision of each part of a bundle. Mixed recipes are YAML files."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import yaml
 
 from wyoming_qwen3tts.errors import BuildError
+from wyoming_qwen3tts.runtime.manifest import decode_strictly
 
 Precision = Literal["fp32", "int8", "int4"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
@@ -56,28 +56,10 @@ class Recipe:
     """int8 stores the convolutions that take most of its time in 8 bits."""
 
     def __post_init__(self) -> None:
-        """Refuse values that the graphs cannot have.
-
-        Raises:
-            BuildError: A precision or the block size is unknown.
-        """
-        parts = self.precision_by_part()
-        given = {f"{name} {part}": value for name in parts for part, value in parts[name].items()}
-        allowed = {
-            **dict.fromkeys(given, PRECISIONS),
-            "embeddings": ("fp32", "fp16"),
-            "codec_decoder": ("fp32", "int8"),
-        }
-        given |= {"embeddings": self.embeddings, "codec_decoder": self.codec_decoder}
-        for key, value in given.items():
-            if value not in allowed[key]:
-                raise BuildError(
-                    f"Recipe {self.name}: {key} is {value!r}, expected {' or '.join(allowed[key])}."
-                )
-        size = self.block_size
-        if not isinstance(size, int) or size < _MIN_BLOCK_SIZE or size & (size - 1):
+        """Refuse block sizes that MatMulNBits does not have, with a BuildError."""
+        if self.block_size < _MIN_BLOCK_SIZE or self.block_size & (self.block_size - 1):
             raise BuildError(
-                f"Recipe {self.name}: block_size is {size!r}, expected a power of two of "
+                f"Recipe {self.name}: block_size is {self.block_size}, expected a power of two of "
                 f"at least {_MIN_BLOCK_SIZE}."
             )
 
@@ -103,7 +85,7 @@ def uniform_recipe(precision: Precision) -> Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read a recipe file; its name is the file's name without the suffix.
+    """Read a recipe file; the file's name without the suffix is the recipe's name.
 
     Raises:
         BuildError: The file is unreadable, or a key is unknown, missing or has a wrong value.
@@ -112,21 +94,9 @@ def load_recipe(path: Path) -> Recipe:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BuildError(f"Recipe {path} cannot be read: {error}") from error
-    section = {**_checked(values, Recipe, str(path)), "name": path.stem}
-    for key, kind in (("talker", TalkerPrecision), ("code_predictor", CodePredictorPrecision)):
-        section[key] = kind(**_checked(section[key], kind, f"{path}: {key}"))
-    return Recipe(**section)
-
-
-def _checked(values: Any, kind: type, where: str) -> Mapping[str, Any]:
-    """Return ``values`` if its keys are the fields of ``kind`` but for the file's own name."""
-    known = {field.name for field in fields(kind)} - {"name"}
-    required = known - set(vars(kind))  # a default is an attribute of the class
-    if not isinstance(values, Mapping):
-        raise BuildError(f"Recipe {where} is not a mapping; it needs {', '.join(sorted(known))}.")
-    unknown, missing = set(values) - known, required - set(values)
-    if unknown or missing:
-        listed = ", ".join(map(str, sorted(unknown or missing)))
-        word = "unknown" if unknown else "missing"
-        raise BuildError(f"Recipe {where}: {word} {listed}; it needs {', '.join(sorted(known))}.")
-    return values
+    if isinstance(values, dict):
+        values = {"name": path.stem, **values}
+    try:
+        return cast("Recipe", decode_strictly(Recipe, values, f"Recipe {path}"))
+    except ValueError as error:
+        raise BuildError(f"{error}; config/recipes has examples.") from error
