@@ -87,7 +87,7 @@ class Config:
         "int8.",
     )
     threads: int = setting(
-        0, "Processor threads for synthesis; 0 takes one for each core.", minimum=0, maximum=1_024
+        0, "Threads for synthesis; 0 takes one for each fast core.", minimum=0, maximum=1_024
     )
     text_mode: Literal["sentences", "continuous"] = setting(
         "sentences",
