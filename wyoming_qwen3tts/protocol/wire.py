@@ -124,7 +124,7 @@ async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
         raise ProtocolError(message) from error
     if not line.strip():
         raise RequestError("a blank line is not a Wyoming event")
-    header = _load_header(line)
+    header = _load_json(line, "not a Wyoming event: the header line", ProtocolError)
     num_data_bytes = _read_length(header, "data_length", MAX_DATA_BYTES)
     num_payload_bytes = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
     body = await stream.readexactly(num_data_bytes)
@@ -137,35 +137,24 @@ async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
     event_type = header.get("type")
     if not isinstance(event_type, str):
         raise RequestError(f"the type of an event must be a text, not {reprlib.repr(event_type)}")
-    data: dict[str, Any] = {}
-    for part in (header.get("data"), _load_body(body, event_type) if body else None):
-        if part is not None and not isinstance(part, dict):
-            raise RequestError(
-                f"the data of {reprlib.repr(event_type)} must be an object, "
-                f"not {reprlib.repr(part)}"
-            )
-        data.update(part or {})
-    return Event(type=event_type, data=data)
+    what = f"the data of {reprlib.repr(event_type)}"
+    data = header.get("data")
+    if data is not None and not isinstance(data, dict):
+        raise RequestError(f"{what} must be an object, not {reprlib.repr(data)}")
+    more = _load_json(body, what, RequestError) if body else {}
+    return Event(type=event_type, data={**(data or {}), **more})
 
 
-def _load_header(line: bytes) -> dict[str, Any]:
+def _load_json(content: bytes, what: str, error_class: type[RequestError]) -> dict[str, Any]:
     try:
-        header = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        message = f"not a Wyoming event: the header line is not valid JSON ({_reason(error)})"
-        raise ProtocolError(message) from error
-    if not isinstance(header, dict):
-        raise ProtocolError("not a Wyoming event: the header line is not a JSON object")
-    return header
-
-
-def _load_body(body: bytes, event_type: str) -> Any:
-    try:
-        return json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"the data of {reprlib.repr(event_type)} is not valid JSON ({_reason(error)})"
-        ) from error
+        loaded = json.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise error_class(f"{what} is nested too deeply") from error
+    except ValueError as error:
+        raise error_class(f"{what} is not valid JSON ({str(error)[:100]})") from error
+    if not isinstance(loaded, dict):
+        raise error_class(f"{what} is not a JSON object")
+    return loaded
 
 
 def _read_length(header: dict[str, Any], key: str, limit: int) -> int:
@@ -177,7 +166,3 @@ def _read_length(header: dict[str, Any], key: str, limit: int) -> int:
     if value > limit:
         raise ProtocolError(f"{key} is {reprlib.repr(value)}; the limit is {limit} bytes")
     return value
-
-
-def _reason(error: Exception) -> str:
-    return str(error)[:100] if isinstance(error, ValueError) else "nested too deeply"
