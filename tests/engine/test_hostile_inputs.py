@@ -9,10 +9,10 @@ import logging
 import shutil
 
 import pytest
-from script._soak.hostile import FIXED
 
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import WireClient, eventually
+from tests.support.hostile_inputs import FIXED
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.protocol import connection
