@@ -1,18 +1,20 @@
-"""One synthesis thread <-> asyncio.
+"""Connects asyncio to the one thread that runs every synthesizer.
 
-The thread owns every synthesizer: it runs one step after the other and carries out in between what
-asyncio asks for, so synthesis needs no locks and a cancelled request is gone within a frame.
-
-Whatever fails in the thread ends the utterances that it concerns with an error. A thread that dies
-all the same is replaced at once by another, which goes on with what has not begun.
+The thread runs commands between steps. So synthesis needs no locks, and a cancelled utterance ends
+within a frame. A failure ends the utterances that it concerns. If the thread dies or hangs, the
+process ends with a logged stack, and its supervisor (systemd, Docker, Home Assistant) restarts it.
 """
 
 import asyncio
+import faulthandler
 import logging
+import math
+import os
 import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,74 +22,41 @@ from typing import Final
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError, synthesis_error
 from wyoming_qwen3tts.synthesis.request import SynthesisRequest
-from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.utterance import Utterance
 
 _LOGGER = logging.getLogger(__name__)
 
-_STOP_S: Final = 10.0
-
-
-@dataclass(eq=False)
-class Utterance:
-    """A request on its way through the thread; lives on the asyncio side."""
-
-    synthesizer: Synthesizer
-    request: SynthesisRequest
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    audio: "asyncio.Queue[AudioChunk | None]" = field(default_factory=asyncio.Queue)
-    """Chunks in order; None ends them."""
-    speech: Speech | None = None
-    """Set by the thread when the utterance was submitted."""
-    error: Exception | None = None
-    is_open: bool = False
-    """Whether more text may come."""
-    is_cancelled: bool = False
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether no more audio will be made, as far as is known outside the thread."""
-        return self.speech is not None and self.speech.is_finished
-
-    def send(self, item: AudioChunk | None) -> None:
-        """Hand a chunk, or the end, to asyncio; called in the thread."""
-        # A loop that was closed meanwhile has nobody left who listens.
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.audio.put_nowait, item)
-
-    def end(self, error: Exception | None) -> None:
-        """Say that nothing more comes, and why; called in the thread."""
-        self.error = error
-        self.send(None)
+_STOP_S: Final = 2.0
+# A frame takes some 0.1 s, the longest prompt on a slow machine some 10 s.
+_HUNG_S: Final = 120.0
+# Arming the watchdog starts a thread, so not every step does it.
+_ARM_EVERY_S: Final = 5.0
+_STDERR: Final = 2
+# Audio of one utterance that may wait for its listener: 6 MB.
+_MAX_BUFFER_S: Final = 60.0
 
 
 @dataclass(frozen=True)
 class _Command:
-    """What the thread is asked to do, and for whom."""
+    """A call for the thread, and the utterance that fails with it."""
 
-    carry_out: Callable[[], None]
-    utterance: Utterance | None
-    """Who must be told if that fails."""
-
-    def fail(self, error: Qwen3TTSError) -> None:
-        """Say that it was not done."""
-        if self.utterance is not None:
-            self.utterance.end(error)
+    call: Callable[[], object]
+    utterance: Utterance | None = None
+    result: "Future[bool]" = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """How the thread does, for reports."""
+    """The state of the thread, for reports."""
 
     is_alive: bool
     num_speaking: int
-    """Utterances that have begun and not ended, those that wait for a lane among them."""
+    """Utterances that have not ended, including those that wait for a lane."""
     num_waiting: int
-    """Orders that the thread has not looked at yet."""
+    """Commands in the queue."""
     busy_s: float
-    """Seconds that the present step has taken; 0 between steps."""
-    num_replaced: int
-    """Threads that have died."""
+    """Duration of the current step or command; 0 while idle."""
 
 
 class SynthesisWorker:
@@ -96,55 +65,51 @@ class SynthesisWorker:
     def __init__(self) -> None:
         """Prepare the thread."""
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
-        self._active: list[Utterance] = []
-        self._thread = self._make_thread()
-        self._starting = threading.Lock()
-        self._is_started = self._is_stopping = False
-        self._num_replaced = 0
-        self._step_started_s: float | None = None
+        self._synthesizers: dict[Utterance, Synthesizer] = {}
+        self._thread = threading.Thread(target=self._run, name="synthesis", daemon=True)
+        self._is_stopping = False
+        self._busy_since_s: float | None = None
+        self._armed_s = -math.inf
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-        self._is_started = True
 
     async def stop(self) -> None:
-        """Cancel what is left and end the thread; one that hangs is left behind."""
-        with self._starting:
-            self._is_stopping = True
+        """Cancel every utterance and end the thread."""
+        self._is_stopping = True
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join, _STOP_S)
-        self._fail_waiting("the server stops")
-        if self._thread.is_alive():
-            self._commands.put(None)
 
     @property
     def status(self) -> WorkerStatus:
-        """How the thread does now."""
-        started_s = self._step_started_s
+        """The current state of the thread."""
+        since_s = self._busy_since_s
         return WorkerStatus(
             is_alive=self._thread.is_alive(),
-            num_speaking=len(self._active),
+            num_speaking=len(self._synthesizers),
             num_waiting=self._commands.qsize(),
-            busy_s=0.0 if started_s is None else time.monotonic() - started_s,
-            num_replaced=self._num_replaced,
+            busy_s=0.0 if since_s is None else time.monotonic() - since_s,
         )
 
-    def submit(
-        self, synthesizer: Synthesizer, request: SynthesisRequest, *, is_open: bool = False
-    ) -> Utterance:
-        """Queue a request; with ``is_open`` its text goes on, see :meth:`extend`."""
-        utterance = Utterance(synthesizer, request, is_open=is_open)
-        self._order(utterance, lambda: self._begin(utterance))
+    def submit(self, synthesizer: Synthesizer, request: SynthesisRequest) -> Utterance:
+        """Queue a request; an open one takes more text with :meth:`extend`."""
+        utterance = Utterance(request, synthesizer.model.facts.sample_rate_hz)
+        utterance.buffer_limit_s = _MAX_BUFFER_S
+        if self._is_stopping:
+            utterance.finish(error=SynthesisError("The server is stopping."))
+        self._post(lambda: self._submit(utterance, synthesizer), utterance)
         return utterance
 
-    def extend(self, utterance: Utterance, text: str, num_frames: int) -> None:
-        """Add text to an open utterance, and room for ``num_frames`` more frames."""
-        self._order(utterance, lambda: self._extend(utterance, text, num_frames))
+    async def extend(self, utterance: Utterance, text: str) -> bool:
+        """Add text to an open utterance; return False if it has ended and cannot take the text."""
+        result = self._post(lambda: self._extend(utterance, text), utterance)
+        # Shielded: the thread sets the result even if the caller was cancelled.
+        return await asyncio.shield(asyncio.wrap_future(result))
 
-    def end_text(self, utterance: Utterance) -> None:
-        """Say that the text of an open utterance is complete."""
-        self._order(utterance, lambda: self._end_text(utterance))
+    def close_text(self, utterance: Utterance) -> None:
+        """Mark the text of an open utterance as complete."""
+        self._post(lambda: self._close_text(utterance), utterance)
 
     async def audio(self, utterance: Utterance) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of an utterance; closing the iterator early cancels it.
@@ -153,185 +118,143 @@ class SynthesisWorker:
             RequestError: The model cannot do what was asked.
             SynthesisError: The model failed.
         """
+        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(changed.set)
+
+        utterance.on_change = notify
         try:
-            while (chunk := await utterance.audio.get()) is not None:
-                yield chunk
+            while True:
+                changed.clear()
+                is_finished = utterance.is_finished
+                is_full = utterance.is_full
+                for chunk in utterance.take_audio():
+                    if is_full and not utterance.is_full:
+                        self._post(_wake_up)
+                        is_full = False
+                    yield chunk
+                if is_finished:
+                    break
+                await changed.wait()
             if utterance.error is not None:
                 raise utterance.error
         finally:
             self.release(utterance)
 
     def release(self, utterance: Utterance) -> None:
-        """Say that nobody listens to an utterance any more; cancels it if it goes on."""
-        if utterance.is_cancelled:
-            return
-        utterance.is_cancelled = True
-        self._order(utterance, lambda: self._cancel(utterance))
+        """Cancel an utterance if it has not ended."""
+        if not utterance.is_finished:
+            self._post(lambda: self._cancel(utterance), utterance)
 
-    def abandon(self, synthesizer: Synthesizer, error: Qwen3TTSError) -> None:
+    def fail_all(self, synthesizer: Synthesizer, error: Qwen3TTSError) -> None:
         """End every utterance of a synthesizer with an error."""
-        self._order(None, lambda: self._abandon(synthesizer, error))
+        self._post(lambda: synthesizer.reset(error))
 
-    def _order(self, utterance: Utterance | None, carry_out: Callable[[], None]) -> None:
-        self._commands.put(_Command(carry_out, utterance))
-        with self._starting:
-            if self._is_started and not self._thread.is_alive():
-                self._replace()
+    def _post(
+        self, call: Callable[[], object], utterance: Utterance | None = None
+    ) -> "Future[bool]":
+        command = _Command(call, utterance)
+        if self._is_stopping:
+            command.result.set_result(False)
+        else:
+            self._commands.put(command)
+        return command.result
 
     # In the thread
 
-    def _make_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._run, name="synthesis", daemon=True)
-
     def _run(self) -> None:
         try:
-            while self._carry_out_commands():
-                self._note_step(self._step)
-            for utterance in tuple(self._active):
+            while self._run_commands():
+                self._arm_watchdog()
+                self._step()
+            for utterance in tuple(self._synthesizers):
                 self._cancel(utterance)
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for a thread that is gone
-            _log("The synthesis thread died; another takes its place", error)
-            self._hand_over(error)
-
-    def _hand_over(self, cause: BaseException) -> None:
-        """Fail what this thread was about, and start the next one."""
-        error = synthesis_error(cause, "The synthesis thread died")
-        active, self._active = self._active, []
-        try:
-            for synthesizer in {utterance.synthesizer for utterance in active}:
-                with suppress(Exception):
-                    synthesizer.reset(error)
+        except BaseException:
+            _LOGGER.critical("The synthesis thread died; the process ends", exc_info=True)
+            logging.shutdown()
+            os._exit(1)
         finally:
-            for utterance in active:
-                utterance.end(error)
-            with self._starting:
-                self._replace()
+            self._disarm_watchdog()
 
-    def _replace(self) -> None:
-        """Start a thread in the place of a dead one; where none can be, what is waiting fails.
+    def _arm_watchdog(self) -> None:
+        """Let the process end with a stack of every thread if this one hangs from now on."""
+        self._busy_since_s = now_s = time.monotonic()
+        if now_s - self._armed_s >= _ARM_EVERY_S:
+            faulthandler.dump_traceback_later(_HUNG_S, exit=True, file=_STDERR)
+            self._armed_s = now_s
 
-        ``_starting`` is held.
-        """
-        if self._is_stopping:
-            self._fail_waiting("the server stops")
-            return
-        self._thread = self._make_thread()
-        try:
-            self._thread.start()
-        except RuntimeError as cause:  # the system gives no more threads
-            _log("No synthesis thread can be started", cause)
-            self._fail_waiting(f"no thread can be started ({cause}); try again later")
-        else:
-            self._num_replaced += 1
-
-    def _fail_waiting(self, reason: str) -> None:
-        with suppress(queue.Empty):
-            while True:
-                if (command := self._commands.get_nowait()) is not None:
-                    command.fail(SynthesisError(f"Nothing can be spoken: {reason}."))
-
-    def _note_step(self, step: Callable[[], None]) -> None:
-        self._step_started_s = time.monotonic()
-        try:
-            step()
-        finally:
-            self._step_started_s = None
+    def _disarm_watchdog(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._armed_s, self._busy_since_s = -math.inf, None
 
     def _step(self) -> None:
-        for synthesizer in {utterance.synthesizer for utterance in self._active}:
-            try:
-                synthesizer.step()
-            except Exception as cause:  # noqa: BLE001 - other models go on
-                self._reset(synthesizer, cause)
-        for utterance in tuple(self._active):
-            self._deliver(utterance)
+        for synthesizer in dict.fromkeys(self._synthesizers.values()):
+            synthesizer.step()
+        self._drop_finished()
 
-    def _reset(self, synthesizer: Synthesizer, cause: Exception) -> None:
-        """Give a synthesizer that failed beyond its own care a new start."""
-        _log("Unexpected failure while speaking", cause)
-        self._abandon(synthesizer, synthesis_error(cause, "The model failed while speaking"))
+    def _drop_finished(self) -> None:
+        for utterance in tuple(self._synthesizers):
+            if utterance.is_finished:
+                del self._synthesizers[utterance]
 
-    def _abandon(self, synthesizer: Synthesizer, error: Qwen3TTSError) -> None:
-        synthesizer.reset(error)
-        for utterance in tuple(self._active):
-            if utterance.synthesizer is synthesizer:
-                self._active.remove(utterance)
-                utterance.end(error)
-
-    def _carry_out_commands(self) -> bool:
-        """Carry out what has been asked for; waits while there is nothing to speak."""
+    def _run_commands(self) -> bool:
+        """Run every command in the queue, and wait for one while there is nothing to speak."""
         while True:
+            if is_idle := all(synth.is_blocked for synth in self._synthesizers.values()):
+                self._disarm_watchdog()
             try:
-                command = self._commands.get(block=self._is_idle)
+                command = self._commands.get(block=is_idle)
             except queue.Empty:
                 return True
             if command is None:
                 return False
-            self._carry_out(command)
-            # A thread that waits must not keep a model open.
+            self._arm_watchdog()
+            self._run_command(command)
+            self._drop_finished()
+            # While this thread waits it must not keep a model open.
             del command
 
-    def _carry_out(self, command: _Command) -> None:
+    def _run_command(self, command: _Command) -> None:
+        result = False
         try:
-            self._note_step(command.carry_out)
-        except Exception as cause:  # noqa: BLE001 - the thread must outlive what a request makes of it
+            result = bool(command.call())
+        except Exception as cause:  # noqa: BLE001 - a request must not end the thread
             if not isinstance(cause, Qwen3TTSError):
-                _log("Unexpected failure of a request", cause)
-            self._fail(command, synthesis_error(cause, "The request failed"))
-        except BaseException as cause:
-            command.fail(synthesis_error(cause, "The synthesis thread died"))
-            raise
+                _LOGGER.error("A request failed: %r", cause)
+                _LOGGER.debug("Traceback", exc_info=cause)
+            if command.utterance is not None:
+                self._fail(command.utterance, synthesis_error(cause, "The request failed"))
+        finally:
+            command.result.set_result(result)
 
-    @property
-    def _is_idle(self) -> bool:
-        """Whether nothing can be done before the next command."""
-        return all(utterance.synthesizer.is_starved for utterance in self._active)
-
-    def _begin(self, utterance: Utterance) -> None:
-        if utterance.is_cancelled:
+    def _fail(self, utterance: Utterance, error: Qwen3TTSError) -> None:
+        synthesizer = self._synthesizers.get(utterance)
+        if synthesizer is None:
+            utterance.finish(error=error)
             return
-        synthesizer = utterance.synthesizer
-        begin = synthesizer.begin if utterance.is_open else synthesizer.submit
-        utterance.speech = begin(utterance.request)
-        self._active.append(utterance)
+        try:
+            synthesizer.cancel(utterance, error)
+        except Exception:  # noqa: BLE001 - it has lost track of the utterance
+            synthesizer.reset(error)
 
-    def _extend(self, utterance: Utterance, text: str, num_frames: int) -> None:
-        if utterance.speech is not None and not utterance.speech.is_finished:
-            utterance.synthesizer.extend(utterance.speech, text, num_frames)
+    def _submit(self, utterance: Utterance, synthesizer: Synthesizer) -> None:
+        synthesizer.add(utterance)
+        self._synthesizers[utterance] = synthesizer
 
-    def _end_text(self, utterance: Utterance) -> None:
-        if utterance.speech is not None:
-            utterance.synthesizer.end_text(utterance.speech)
+    def _extend(self, utterance: Utterance, text: str) -> bool:
+        synthesizer = self._synthesizers.get(utterance)
+        return synthesizer is not None and synthesizer.extend(utterance, text)
+
+    def _close_text(self, utterance: Utterance) -> None:
+        if (synthesizer := self._synthesizers.get(utterance)) is not None:
+            synthesizer.close_text(utterance)
 
     def _cancel(self, utterance: Utterance) -> None:
-        if utterance in self._active and utterance.speech is not None:
-            utterance.synthesizer.cancel(utterance.speech)
-            self._deliver(utterance)
-
-    def _fail(self, command: _Command, error: Qwen3TTSError) -> None:
-        utterance = command.utterance
-        if utterance is None:
-            return
-        if utterance in self._active:
-            self._active.remove(utterance)
-        utterance.end(error)
-        if utterance.speech is not None:
-            try:
-                utterance.synthesizer.cancel(utterance.speech)
-            except Exception as cause:  # noqa: BLE001 - it has lost track of what it speaks
-                self._reset(utterance.synthesizer, cause)
-
-    def _deliver(self, utterance: Utterance) -> None:
-        speech = utterance.speech
-        if speech is None:
-            return
-        for chunk in speech.take_audio():
-            utterance.send(chunk)
-        if speech.is_finished:
-            self._active.remove(utterance)
-            utterance.end(speech.error)
+        if (synthesizer := self._synthesizers.get(utterance)) is not None:
+            synthesizer.cancel(utterance)
 
 
-def _log(message: str, cause: BaseException) -> None:
-    _LOGGER.error("%s: %r", message, cause)
-    _LOGGER.debug("Where it happened", exc_info=cause)
+def _wake_up() -> None:
+    """Do nothing: the thread looks again at what it can do."""

@@ -1,4 +1,4 @@
-"""The prompt: what the talker reads before the first frame, and the text it is fed later.
+"""The prompt: what the talker reads before the first frame, and the text that follows.
 
 Every vector of the prompt is a sum of a text embedding and a codec embedding (one of the two may be
 missing). The order is::
@@ -9,6 +9,7 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/models/modeling_qwen3_tts.py,
 ``Qwen3TTSForConditionalGeneration.generate`` and ``generate_icl_prompt``.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,8 +17,8 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, RequestError
-from wyoming_qwen3tts.runtime.manifest import GenerationDefaults, ModelFacts
-from wyoming_qwen3tts.runtime.speech_model import SpeechModel
+from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
+from wyoming_qwen3tts.runtime.speech_model import CodecState, SpeechModel, TextTokenizer
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
@@ -40,20 +41,22 @@ class Prompt:
     embeddings: Float32Array
     """(T, D): the prefill."""
     trailing: Float32Array
-    """(N, D): text embeddings still to be added, one per frame; text pad follows for ever."""
+    """(N, D): text embeddings that are added later, one per frame."""
     text_pad: Float32Array
-    """(D,): what is added when the text has ended."""
-    num_reusable: int
-    """The first positions that depend on voice and options only, not on the text."""
+    """(D,): added to every frame after the text."""
+    prefix_length: int
+    """Number of first positions that depend on voice and options only, not on the text."""
     reference_codes: Int64Array | None
-    """(F, G): frames that the codec has to hear first (ICL)."""
+    """(F, G): frames that the codec must decode first (ICL)."""
+    reference_state: CodecState | None
+    """The codec's state after the reference codes, if the voice has it."""
 
 
 class PromptBuilder:
     """Builds prompts for one model."""
 
     def __init__(self, model: SpeechModel) -> None:
-        """Look up what every prompt of the model shares.
+        """Look up the vectors that every prompt of the model shares.
 
         Raises:
             BundleError: The tokenizer does not know the prompt's template.
@@ -66,7 +69,7 @@ class PromptBuilder:
         if role[:2] != [ids.im_start, ids.assistant] or len(role) != _NUM_ROLE_TOKENS:
             raise BundleError(
                 f"The tokenizer of {model.name} reads the prompt's template as {role}; "
-                "its files do not belong to the model. Build or fetch the bundle again."
+                "it belongs to another model. Build or download the bundle again."
             )
         self._role = self._embeddings.text(role)  # (3, D)
         specials = self._embeddings.text([ids.tts_bos, ids.tts_eos, ids.tts_pad])
@@ -76,36 +79,37 @@ class PromptBuilder:
         self._codec_pad, self._codec_bos = pad_and_bos[:, None]  # (1, D) each
 
     def build(self, text: str, voice: Voice, options: SynthesisOptions) -> Prompt:
-        """Build the prompt of one utterance.
+        """Build the prompt of an utterance with its whole text.
 
         Raises:
-            RequestError: The language is unknown to the model.
+            RequestError: The model does not know the language.
         """
         return self._assemble(self._tokenizer.encode(text.strip()), voice, options)
 
-    def begin(self, ids: Sequence[int], voice: Voice, options: SynthesisOptions) -> Prompt:
-        """Build the prompt of an utterance of which only the first ids (one at least) are known.
+    def open(self, ids: Sequence[int], voice: Voice, options: SynthesisOptions) -> Prompt:
+        """Build the prompt of an utterance whose text goes on after ids (one at least).
 
-        The layout is the streaming one; the end mark is left out of the trailing text.
+        The layout is streaming, and the trailing text has no end mark.
 
         Raises:
             RequestError: The language is unknown, or the voice needs the whole text beforehand.
         """
         if isinstance(voice, IclVoice):
             raise RequestError(
-                "A voice cloned with a transcript needs its text beforehand; speak it by sentences."
+                "A voice cloned with a transcript needs its whole text first; use text_mode "
+                "sentences."
             )
         options = replace(options, layout=TextLayout.STREAMING)
         prompt = self._assemble(list(ids), voice, options)
         return replace(prompt, trailing=prompt.trailing[:-1])
 
     def text_vectors(self, ids: Sequence[int]) -> Float32Array:
-        """Return (T, D): what feeds more text to an utterance under way."""
+        """Return (T, D): the vectors of more text for an open utterance."""
         return self._text(list(ids))
 
     @property
     def end_of_text(self) -> Float32Array:
-        """(1, D): what is fed once behind the last text."""
+        """(1, D): fed once after the last text."""
         end: Float32Array = self._tts_eos
         return end
 
@@ -114,16 +118,16 @@ class PromptBuilder:
         layout = options.layout or default_layout(voice, self._facts.generation)
         if isinstance(voice, IclVoice):
             tail, trailing, num_shared = self._icl_tail(body, voice, layout)
-            codes: Int64Array | None = voice.reference_codes
         else:
             tail, trailing = self._text_tail(body, layout)
-            num_shared, codes = 0, None
+            num_shared = 0
         return Prompt(
             embeddings=np.concatenate([prefix, tail]),
             trailing=trailing,
             text_pad=self._tts_pad[0],
-            num_reusable=len(prefix) + num_shared,
-            reference_codes=codes,
+            prefix_length=len(prefix) + num_shared,
+            reference_codes=voice.reference_codes if isinstance(voice, IclVoice) else None,
+            reference_state=voice.codec_state if isinstance(voice, IclVoice) else None,
         )
 
     def _prefix(self, voice: Voice, options: SynthesisOptions) -> Float32Array:
@@ -166,7 +170,7 @@ class PromptBuilder:
         return None
 
     def _template_around(self, template: str, text: str) -> list[int]:
-        """Tokenise a template of ours around a user's text, which can inject no special token."""
+        """Tokenise one of our templates; special tokens in the user's text are plain text."""
         before, after = template.split("{}")
         template_ids = self._tokenizer.encode_template
         return [*template_ids(before), *self._tokenizer.encode(text), *template_ids(after)]
@@ -187,7 +191,7 @@ class PromptBuilder:
     def _icl_tail(
         self, body: list[int], voice: IclVoice, layout: TextLayout
     ) -> tuple[Float32Array, Float32Array, int]:
-        """Return tail (T, D), trailing text (N, D) and the number of reusable tail positions."""
+        """Return tail (T, D), trailing text (N, D) and the number of shared tail positions."""
         reference = self._tokenizer.encode(voice.reference_text.strip())
         text = np.concatenate([self._text([*reference, *body]), self._tts_eos])
         frames = self._embeddings.frames(voice.reference_codes)
@@ -195,7 +199,7 @@ class PromptBuilder:
         if layout is TextLayout.NON_STREAMING:
             tail = np.concatenate([text + self._codec_pad, codec + self._tts_pad])
             return tail, self._no_text(), len(reference)
-        # One position always remains: its output is what the first frame is drawn from.
+        # One position always remains: the first frame is sampled from its output.
         num_shared = min(len(reference), len(codec) - 1)
         if len(text) > len(codec):
             return text[: len(codec)] + codec, text[len(codec) :], num_shared
@@ -210,10 +214,7 @@ class PromptBuilder:
 
 
 def default_layout(voice: Voice, defaults: GenerationDefaults) -> TextLayout:
-    """Return the checkpoint's own layout, else the official one of a voice's kind.
-
-    That is streaming for clones, and non-streaming for all others.
-    """
+    """Return the checkpoint's layout, else the official one: streaming for cloned voices only."""
     if defaults.non_streaming_mode is not None:
         return TextLayout.NON_STREAMING if defaults.non_streaming_mode else TextLayout.STREAMING
     if isinstance(voice, XVectorVoice | IclVoice):
@@ -242,3 +243,47 @@ def language_tag_id(facts: ModelFacts, voice: Voice, language: str | None) -> in
             f"{', '.join(facts.spoken_languages)}, or auto."
         )
     return facts.languages[name]
+
+
+class IncrementalTokenizer:
+    """Tokenises one text piece by piece; the ids together are those of the whole text.
+
+    The tokenizer splits text into words and runs of punctuation, and merges only within those. A
+    run of letters ends where something else follows, so the ids up to there are final.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        """Start with no text."""
+        self._tokenizer = tokenizer
+        self._pending = ""
+
+    def push(self, text: str) -> list[int]:
+        """Add text and return the ids that have become final."""
+        pending = self._pending + text
+        end = _stable_end(pending)
+        self._pending = pending[end:]
+        return self._tokenizer.encode(pending[:end])
+
+    def flush(self) -> list[int]:
+        """Return the ids of the rest; later text starts a new word."""
+        rest, self._pending = self._pending, ""
+        return self._tokenizer.encode(rest)
+
+    def finish(self) -> list[int]:
+        """Return the ids of the rest; the official layout has no space before the end of text."""
+        self._pending = self._pending.rstrip()
+        return self.flush()
+
+
+def _stable_end(text: str) -> int:
+    """Return the end of the last run of letters, or last digit, that something else follows."""
+    for index in range(len(text) - 1, 0, -1):
+        # Never cut before a mark: composition may join it with the letter before; if not, the
+        # tokenizer counts it among the punctuation that follows.
+        if _category(text[index - 1]) in "LN" and _category(text[index]) not in "LNM":
+            return index
+    return 0
+
+
+def _category(character: str) -> str:
+    return unicodedata.category(character)[0]

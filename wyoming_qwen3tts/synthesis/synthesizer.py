@@ -1,7 +1,7 @@
-"""THE MAIN PATH: a text and a voice -> prompt -> frames -> samples.
+"""The main path: a text and a voice -> prompt -> frames -> samples.
 
 Everything here is synchronous and runs in one thread. :meth:`Synthesizer.stream` speaks one
-utterance; :meth:`Synthesizer.submit` and :meth:`Synthesizer.step` run several side by side, which
+utterance. :meth:`Synthesizer.submit` and :meth:`Synthesizer.step` run several side by side, which
 costs little more: the lanes share every read of the weights.
 """
 
@@ -12,25 +12,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError, synthesis_error
+from wyoming_qwen3tts.errors import Qwen3TTSError, RequestError, synthesis_error
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason, FrameLoop, Lane, TrailingText
-from wyoming_qwen3tts.synthesis.guard import SpeechGuard
-from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
+from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop
+from wyoming_qwen3tts.synthesis.guard import RunawayGuard, frame_budget
+from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, PromptBuilder
 from wyoming_qwen3tts.synthesis.request import SynthesisRequest, check_options, check_voice
-from wyoming_qwen3tts.synthesis.speech import Speech
-from wyoming_qwen3tts.synthesis.text_feed import TextFeed
 from wyoming_qwen3tts.synthesis.timing import FrameTimer
+from wyoming_qwen3tts.synthesis.utterance import CodecStream, FinishReason, Utterance
 
-# Less audio than this ahead of the listener is too little for making others' beside it: a step with
-# every lane, and a prompt that joins, must fit into it several times.
-_COMFORTABLE_LEAD_S = 0.6
-
-MAX_ATTEMPTS = 2
-"""A guarded utterance that failed before anything was heard starts again with another seed."""
+# A step with every lane, and the prefill of another prompt, fit into this time several times.
+_MIN_BUFFER_S = 0.6
+# A reference clip of 15 s has 188 frames. Decoded in one call, they would stop every lane for
+# seconds; these slices take about 0.2 s, and 0.04 s while a listener needs audio soon.
+_CLIP_SLICE_FRAMES = 8
+_SHORT_CLIP_SLICE_FRAMES = 2
+_MAX_ATTEMPTS = 2
 
 
 class Synthesizer:
@@ -41,17 +39,15 @@ class Synthesizer:
         self.model = model
         self._prompts = PromptBuilder(model)
         self._loop = FrameLoop(model, max_lanes=max_lanes)
-        self._waiting: deque[Speech] = deque()
-        self._speaking: dict[Lane, Speech] = {}
-        self._alone = FrameTimer()
+        self._waiting: deque[Utterance] = deque()
+        self._speaking: list[Utterance] = []
+        self._frame_timer = FrameTimer()
 
     @property
-    def alone_rtf(self) -> float | None:
-        """Real-time factor of one utterance with nothing beside it, as measured lately."""
-        frame_s, facts = self._alone.frame_s, self.model.facts
-        if frame_s is None:
-            return None
-        return frame_s * facts.frame_rate_hz
+    def single_lane_rtf(self) -> float | None:
+        """Real-time factor of one utterance alone, as measured lately."""
+        frame_s = self._frame_timer.frame_s
+        return None if frame_s is None else frame_s * self.model.facts.frame_rate_hz
 
     def stream(self, request: SynthesisRequest) -> Iterator[AudioChunk]:
         """Speak one utterance; closing the iterator early cancels it within a frame.
@@ -62,237 +58,240 @@ class Synthesizer:
         """
         yield from self.follow(self.submit(request))
 
-    def follow(self, speech: Speech) -> Iterator[AudioChunk]:
+    def follow(self, utterance: Utterance) -> Iterator[AudioChunk]:
         """Run the loop for a submitted utterance and yield its audio as it is made.
 
         Raises:
             SynthesisError: The model failed.
         """
         try:
-            while not speech.is_finished:
+            while not utterance.is_finished:
                 self.step()
-                yield from speech.take_audio()
-            if speech.error is not None:
-                raise speech.error
+                yield from utterance.take_audio()
+            if utterance.error is not None:
+                raise utterance.error
         finally:
-            self.cancel(speech)
+            self.cancel(utterance)
 
-    def submit(self, request: SynthesisRequest) -> Speech:
+    def submit(self, request: SynthesisRequest) -> Utterance:
+        """Queue an utterance; see :meth:`add`."""
+        utterance = Utterance(request, self.model.facts.sample_rate_hz)
+        self.add(utterance)
+        return utterance
+
+    def add(self, utterance: Utterance) -> None:
         """Queue an utterance; :meth:`step` gives it a lane when one is free.
 
-        Raises:
-            RequestError: The model cannot do what is asked.
-        """
-        check_options(request.options)
-        check_voice(self.model.facts, request.voice)
-        prompt = self._prompts.build(request.text, request.voice, request.options)
-        speech = Speech(request, Lane(prompt, request.options))
-        self._waiting.append(speech)
-        return speech
-
-    def begin(self, request: SynthesisRequest) -> Speech:
-        """Queue an utterance whose text goes on: :meth:`extend` it, then :meth:`end_text`.
-
-        It is spoken as one utterance while its text arrives, and waits where the text runs dry. A
-        text without a space or full stop in it counts as a whole word.
+        An open one takes more text with :meth:`extend`, until :meth:`close_text`. It is spoken
+        while its text arrives, and waits when it has no text left. Its first text without a space
+        or full stop counts as a whole word.
 
         Raises:
-            RequestError: The model cannot do what is asked, or the voice needs its text whole.
+            RequestError: The model cannot do what is asked, or the voice needs its whole text.
         """
+        request = utterance.request
         check_options(request.options)
         check_voice(self.model.facts, request.voice)
-        feed = TextFeed(self.model.tokenizer)
-        ids = feed.push(request.text.lstrip()) or feed.finish()
-        prompt = self._prompts.begin(ids, request.voice, request.options)
-        text = TrailingText(prompt.trailing, prompt.text_pad, closed=False)
-        speech = Speech(request, Lane(prompt, request.options, text))
-        speech.feed = feed
-        self._waiting.append(speech)
-        return speech
-
-    def extend(self, speech: Speech, text: str, num_frames: int) -> None:
-        """Add text to an utterance that goes on, and room for ``num_frames`` more frames."""
-        if speech.feed is None:
-            raise ValueError("the text of this utterance has ended")
-        speech.lane.max_frames += num_frames
-        speech.lane.text.extend(self._prompts.text_vectors(speech.feed.push(text)))
-
-    def end_text(self, speech: Speech) -> None:
-        """Say that the text of an utterance is complete; nothing happens if it was already."""
-        if speech.feed is None:
-            return
-        rest = self._prompts.text_vectors(speech.feed.finish())
-        speech.feed = None
-        speech.lane.text.extend(np.concatenate([rest, self._prompts.end_of_text]))
-        speech.lane.text.close()
-
-    def cancel(self, speech: Speech) -> None:
-        """End an utterance that nobody wants any more; nothing happens if it has ended."""
-        if speech.is_finished:
-            return
-        if speech.lane in self._speaking:
-            self._loop.leave(speech.lane)
-            del self._speaking[speech.lane]
+        if request.is_open:
+            utterance.tokenizer = tokenizer = IncrementalTokenizer(self.model.tokenizer)
+            ids = tokenizer.push(request.text.lstrip()) or tokenizer.flush()
+            if not ids:
+                raise RequestError("There is no text to start with; send at least one word.")
+            prompt = self._prompts.open(ids, request.voice, request.options)
         else:
-            self._waiting.remove(speech)
-        speech.finish(FinishReason.CANCELLED)
+            prompt = self._prompts.build(request.text, request.voice, request.options)
+        if request.guarded:
+            utterance.frame_limit = min(self._budget(request.text), request.options.max_frames)
+        utterance.start(prompt, request.options)
+        self._waiting.append(utterance)
+
+    def extend(self, utterance: Utterance, text: str) -> bool:
+        """Add text to an open utterance; return False if it has ended and cannot take the text."""
+        if utterance.frames_done or utterance.is_finished:
+            return False
+        if utterance.tokenizer is None:
+            raise ValueError("the text of this utterance is closed")
+        utterance.text.extend(self._prompts.text_vectors(utterance.tokenizer.push(text)))
+        if utterance.request.guarded:
+            limit = utterance.frame_limit + self._budget(text)
+            utterance.frame_limit = min(limit, utterance.options.max_frames)
+        return True
+
+    def close_text(self, utterance: Utterance) -> None:
+        """Mark the text of an utterance as complete; it may be so already."""
+        if utterance.tokenizer is None:
+            return
+        rest = self._prompts.text_vectors(utterance.tokenizer.finish())
+        utterance.tokenizer = None
+        utterance.text.extend(np.concatenate([rest, self._prompts.end_of_text]))
+        utterance.text.close()
+
+    def cancel(self, utterance: Utterance, error: Qwen3TTSError | None = None) -> None:
+        """End an utterance early, with an error if there is one; it may have ended already."""
+        if utterance.is_finished:
+            return
+        if utterance in self._speaking:
+            self._leave_loop(utterance)
+            self._speaking.remove(utterance)
+        else:
+            self._waiting.remove(utterance)
+        utterance.finish(FinishReason.CANCELLED if error is None else None, error)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do until the next submission."""
+        """Whether every utterance has ended."""
         return not self._waiting and not self._speaking
 
     @property
-    def is_starved(self) -> bool:
-        """Whether no step can do anything before more text or another request arrives."""
-        return self._next_in_line() is None and all(lane.is_waiting for lane in self._speaking)
+    def is_blocked(self) -> bool:
+        """Whether no step can do anything before text arrives, audio is taken or a request comes."""
+        return self._next_in_line() is None and all(it.is_blocked for it in self._speaking)
 
     def step(self) -> None:
-        """Make one frame of each utterance that has a lane, and audio where enough frames wait."""
+        """Make one frame of each utterance that has a lane, and audio of those that fill a chunk.
+
+        A failure ends the utterances that it concerns: here all that share the step.
+        """
         try:
             self._admit()
+            active = self._active()
             started_s = time.perf_counter()
-            frames = self._loop.step(self._due())
-            for lane, frame in frames:
-                self._speaking[lane].add_frame(frame)
-            for lane, speech in tuple(self._speaking.items()):
-                self._decode(speech, flush=lane.is_finished or lane.is_waiting)
-                if lane.is_finished:
-                    self._end(speech)
-            if len(frames) == 1:
-                self._alone.record(time.perf_counter() - started_s)
-        except Exception as cause:  # noqa: BLE001 - whatever a graph raises, the loop lives on
+            made = self._loop.step(active)
+            for utterance in tuple(self._speaking):
+                if utterance in active or utterance.frames_done:
+                    self._decode(utterance)
+                if utterance.frames_done:
+                    self._end(utterance)
+            if len(active) == len(made) == 1:
+                self._frame_timer.record(time.perf_counter() - started_s)
+        except Exception as cause:  # noqa: BLE001 - graphs raise errors of any class
             error = synthesis_error(cause, "The model failed while speaking")
-            # Somebody must be ended, or the same would fail for ever.
+            # With no lane in use, end those that wait: else the next step fails in the same way.
             end = self._fail if self._speaking else self.reset
             end(error)
 
     def reset(self, error: Qwen3TTSError) -> None:
-        """End every utterance with an error and forget everything, for whoever finds it broken."""
+        """End every utterance with an error, and start from an empty loop."""
         waiting = list(self._waiting)
         self._waiting.clear()
         try:
-            for speech in waiting:
-                speech.finish(error=error)
+            for utterance in waiting:
+                utterance.finish(error=error)
         finally:
             self._fail(error)
 
-    def _due(self) -> tuple[Lane, ...]:
-        """Return the lanes that make a frame now.
+    def _fail(self, error: Qwen3TTSError) -> None:
+        """End every utterance in the loop with an error, and empty the loop."""
+        failed = list(self._speaking)
+        self._speaking.clear()
+        try:
+            for utterance in failed:
+                utterance.finish(error=error)
+        finally:
+            self._loop.clear()
 
-        Lanes are cheap, not free: beside others, what is heard now is made more slowly. Where it is
-        about to run out, it goes on alone, and later sentences rest until there is time again.
+    def _budget(self, text: str) -> int:
+        return frame_budget(text, self.model.facts.frame_rate_hz)
+
+    def _active(self) -> list[Utterance]:
+        """Return the utterances that make a frame now.
+
+        Extra lanes slow the current one down. When its playback buffer is nearly empty, step it
+        alone and pause the others.
         """
-        if not self._is_pressed:
-            return tuple(self._speaking)
-        return tuple(lane for lane, speech in self._speaking.items() if speech.is_next)
+        active = [utterance for utterance in self._speaking if not utterance.is_blocked]
+        if self._near_underrun:
+            return [utterance for utterance in active if utterance.is_next]
+        return active
 
     @property
-    def _is_pressed(self) -> bool:
-        """Whether audio must be made that is heard very soon, and alone is fast enough for it.
+    def _near_underrun(self) -> bool:
+        """Whether a listener needs audio soon, and one lane alone makes it fast enough.
 
-        A machine that is too slow even for one lane gains by all of them: what is heard first is
-        then held back by whoever plays it.
+        A machine that is too slow even for one lane gains by using all of them: its answers are
+        held back before playback starts.
         """
-        alone_rtf = self.alone_rtf
-        if alone_rtf is not None and alone_rtf > 1.0:
+        rtf = self.single_lane_rtf
+        if rtf is not None and rtf > 1.0:
             return False
         return any(
-            speech.is_next
-            and speech.request.playback is not None
-            and speech.request.playback.buffered_s < _COMFORTABLE_LEAD_S
-            for lane, speech in self._speaking.items()
-            if not lane.is_waiting
+            utterance.is_next
+            and utterance.request.playback is not None
+            and utterance.request.playback.buffered_s < _MIN_BUFFER_S
+            for utterance in self._speaking
+            if not utterance.is_blocked
         )
 
     def _admit(self) -> None:
-        """Give one waiting utterance a lane: more than one prefill would stall those that speak."""
-        speech = self._next_in_line()
-        if speech is None:
+        """Give one waiting utterance a lane: a second prefill would delay those that speak."""
+        utterance = self._next_in_line()
+        if utterance is None:
             return
-        self._waiting.remove(speech)
-        # A second attempt goes on with the time of the first.
-        speech.timing.started_s = speech.timing.started_s or time.perf_counter()
+        utterance.timing.started_s = utterance.timing.started_s or time.perf_counter()
         decoder = self.model.codec_decoder
+        num_frames = _SHORT_CLIP_SLICE_FRAMES if self._near_underrun else _CLIP_SLICE_FRAMES
         try:
-            state = self._loop.prefixes.codec_state(decoder, speech.lane.prompt)
-            speech.codec = CodecStream(decoder, state)
-            if speech.request.guarded:
-                speech.guard = SpeechGuard(self.model.facts.sample_rate_hz)
-            self._loop.join(speech.lane)
-        except Exception as cause:  # noqa: BLE001 - as in step, but those that speak go on
-            speech.finish(error=synthesis_error(cause, "The model failed at the prompt"))
+            state = self._loop.prefixes.codec_state(decoder, utterance.prompt, num_frames)
+            if state is None:
+                return  # the next step decodes more of the reference clip
+            utterance.codec = CodecStream(decoder, state)
+            if utterance.request.guarded:
+                utterance.guard = RunawayGuard(self.model.facts.sample_rate_hz)
+            self._loop.add(utterance)
+        except Exception as cause:  # noqa: BLE001 - graphs raise errors of any class
+            self._waiting.remove(utterance)
+            utterance.finish(error=synthesis_error(cause, "The model failed at the prompt"))
         else:
-            self._speaking[speech.lane] = speech
+            self._waiting.remove(utterance)
+            self._speaking.append(utterance)
 
-    def _next_in_line(self) -> Speech | None:
-        """Return the utterance that is heard soonest, if there is a lane for it.
+    def _next_in_line(self) -> Utterance | None:
+        """Return the waiting utterance whose audio is needed first, if a lane is free for it.
 
-        The last lane is kept for what is heard next: a client that has just asked must not wait for
-        sentences of another one that nobody hears yet. Nor may their prompts delay what is heard.
+        The last lane is reserved for audio that is needed next, so that a new request need not wait
+        for later sentences of another. Near an underrun, later sentences wait too.
         """
         if not self._waiting or not self._loop.has_room:
             return None
-        speech = min(self._waiting, key=lambda it: (not it.is_next, it.request.position))
-        if speech.request.position == 0 or (speech.request.playback and speech.is_next):
-            return speech
+        utterance = min(self._waiting, key=lambda it: (not it.is_next, it.request.position))
+        if utterance.request.position == 0 or (utterance.request.playback and utterance.is_next):
+            return utterance
         is_last_lane = self._loop.max_lanes > 1 and len(self._speaking) == self._loop.max_lanes - 1
-        return None if is_last_lane or self._is_pressed else speech
+        return None if is_last_lane or self._near_underrun else utterance
 
-    def _decode(self, speech: Speech, *, flush: bool) -> None:
-        codec = speech.codec
-        if codec is None or not (codec.is_ready or (flush and codec.num_waiting)):
-            return
-        samples = codec.decode()
-        if speech.guard is not None:
-            samples = self._guarded(speech, speech.guard, samples)
-        speech.add_audio(samples, self.model.facts.sample_rate_hz)
-
-    def _guarded(self, speech: Speech, guard: SpeechGuard, samples: Float32Array) -> Float32Array:
-        """Return what may be heard of the samples; ends the lane if it has lost itself."""
-        lane = speech.lane
+    def _decode(self, utterance: Utterance) -> None:
+        """Decode an utterance's frames; a failure ends this utterance only."""
         try:
-            samples = guard.push(samples)
-        except SynthesisError as error:
-            lane.error = error
-            samples = np.zeros(0, np.float32)
-        if guard.is_endless and not lane.is_finished:
-            lane.finish_reason = FinishReason.LENGTH
-        if lane.is_finished and lane in self._loop.lanes:
-            self._loop.leave(lane)
-        return samples
+            utterance.decode()
+        except Exception as cause:  # noqa: BLE001 - graphs raise errors of any class
+            utterance.error = synthesis_error(cause, "The codec failed")
+        if utterance.frames_done:
+            self._leave_loop(utterance)
 
-    def _end(self, speech: Speech) -> None:
-        """End an utterance whose lane has ended, or start it again if nobody heard any of it."""
-        guard, lane = speech.guard, speech.lane
+    def _leave_loop(self, utterance: Utterance) -> None:
+        if utterance in self._loop.utterances:
+            self._loop.remove(utterance)
+
+    def _end(self, utterance: Utterance) -> None:
+        """Finish an utterance after its last frame, or start it again if it failed unheard."""
+        guard = utterance.guard
         if guard is not None:
-            has_failed = lane.error is not None or lane.finish_reason is FinishReason.LENGTH
-            can_retry = not guard.has_spoken and not speech.was_open
-            if has_failed and can_retry and speech.num_attempts < MAX_ATTEMPTS:
-                options = replace(lane.options, seed=_retry_seed(lane.options.seed))
-                speech.start_again(Lane(lane.prompt, options))
-                self._waiting.appendleft(speech)
-                del self._speaking[lane]
+            has_failed = utterance.error is not None or utterance.end_reason is FinishReason.LENGTH
+            can_retry = not guard.audio_emitted and not utterance.was_open
+            if has_failed and can_retry and utterance.num_attempts < _MAX_ATTEMPTS:
+                options = replace(utterance.options, seed=_retry_seed(utterance.options.seed))
+                utterance.start(utterance.prompt, options)
+                self._waiting.appendleft(utterance)
+                self._speaking.remove(utterance)
                 return
-            speech.add_audio(guard.finish(), self.model.facts.sample_rate_hz)
-        if speech.num_attempts > 1 and lane.finish_reason is FinishReason.STOP:
-            lane.finish_reason = FinishReason.RETRY
-        speech.finish(error=lane.error)
-        # Last: whoever fails before is still known, and is ended with the error.
-        del self._speaking[lane]
-
-    def _fail(self, error: Qwen3TTSError) -> None:
-        """End every utterance in the loop: a graph failed for all of them."""
-        failed = list(self._speaking.values())
-        self._speaking.clear()
-        try:
-            for speech in failed:
-                speech.finish(error=error)
-        finally:
-            # Whatever the failure left half done, the next utterance meets none of it.
-            self._loop.clear()
+            utterance.add_audio(guard.finish())
+        if utterance.num_attempts > 1 and utterance.end_reason is FinishReason.STOP:
+            utterance.end_reason = FinishReason.RETRY
+        utterance.finish(error=utterance.error)
+        # Last: until here, a failure must still find the utterance.
+        self._speaking.remove(utterance)
 
 
 def _retry_seed(seed: int) -> int:
-    """Return a seed that follows from ``seed`` but draws other codes."""
+    """Return a seed that follows from ``seed`` but samples other codes."""
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
