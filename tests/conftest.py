@@ -10,9 +10,7 @@ from tests.support.hub_fixtures import (
     fresh_client,
     hub,
     hub_client,
-    options,
     served_checkpoint,
-    server_hub,
     tiny_catalogue,
 )
 from tests.support.tiny_checkpoint import TINY_CHECKPOINTS, write_tiny_checkpoint
@@ -26,9 +24,7 @@ __all__ = [
     "fresh_client",
     "hub",
     "hub_client",
-    "options",
     "served_checkpoint",
-    "server_hub",
     "tiny_catalogue",
 ]
 

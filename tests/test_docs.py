@@ -16,7 +16,7 @@ from wyoming_qwen3tts.config import (
     flag_names,
     variable_name,
 )
-from wyoming_qwen3tts.models.registry import catalogue_models, find_model
+from wyoming_qwen3tts.models.registry import find_model, published_models
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -72,7 +72,7 @@ def test_models_exist(page: str) -> None:
 
     assert all(find_model(name) for name in named), named
     if page == "config/addon/DOCS.md":
-        assert named == {model.name for model in catalogue_models()}
+        assert named == {model.name for model in published_models()}
 
 
 @pytest.mark.parametrize(

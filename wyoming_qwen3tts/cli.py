@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "health": ("wyoming_qwen3tts.commands.health", "ask whether a server is alive"),
     "models": ("wyoming_qwen3tts.commands.models", "list, fetch, build, check models"),
     "say": ("wyoming_qwen3tts.commands.say", "speak a text into a file or a pipe"),
-    "status": ("wyoming_qwen3tts.commands.status", "show models, memory, speed, and what is wrong"),
+    "status": ("wyoming_qwen3tts.commands.models", "show models, voices, and what is wrong"),
     "verify": ("wyoming_qwen3tts.builder.verify", "check a bundle, and compare its results"),
     "voice": ("wyoming_qwen3tts.commands.voice", "add, list, check, remove, design voices"),
     "voices": ("wyoming_qwen3tts.commands.voices", "list the voices"),
@@ -31,10 +31,15 @@ A module is imported only when its command is chosen: serving must not need what
 """
 
 
+ALIASES: Final = {"status": ("models", "status")}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_debug = "--debug" in arguments
+    if arguments and arguments[0] in ALIASES:
+        arguments[:1] = ALIASES[arguments[0]]
     try:
         if arguments and arguments[0] in COMMANDS:
             return _run_command(arguments[0], arguments[1:])

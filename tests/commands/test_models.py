@@ -7,13 +7,13 @@ import pytest
 from tests.support.hub_fixtures import OWN
 from wyoming_qwen3tts import cli
 from wyoming_qwen3tts.models import registry as model_catalogue
-from wyoming_qwen3tts.models.checkpoint_store import STORE_NAME, CheckpointStore
+from wyoming_qwen3tts.models.checkpoints import STORE_NAME, downloaded_checkpoints
 
 CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
 
 
 @pytest.fixture
-def models(tmp_path, server_hub, capsys):
+def models(tmp_path, hub, capsys):
     """Return a function: arguments of ``models`` -> (exit code, what it printed)."""
 
     def run(action: str, *arguments: str) -> tuple[int, str]:
@@ -28,7 +28,7 @@ def models(tmp_path, server_hub, capsys):
 
 @pytest.fixture
 def store(tmp_path):
-    return CheckpointStore(tmp_path / "data")
+    return lambda: downloaded_checkpoints(tmp_path / "data")
 
 
 @pytest.fixture
@@ -53,21 +53,21 @@ def test_list_shows_what_there_is_and_what_is_here(models, installed):
     assert values["states"] == []
 
 
-def test_fetch_check_build_and_remove(models, server_hub, tiny_catalogue, store, tmp_path):
+def test_fetch_check_build_and_remove(models, hub, builds_here, tiny_catalogue, store, tmp_path):
     code, text = models("fetch", CUSTOM_VOICE)
     repo = model_catalogue.find_model(CUSTOM_VOICE).repo
-    (snapshot,) = store.snapshots()
+    (snapshot,) = store()
     assert (code, snapshot.repo) == (0, repo)
     assert str(snapshot.directory) in text
     assert models("check", CUSTOM_VOICE)[0] == 0
-    server_hub.requests.clear()
+    hub.requests.clear()
     code, text = models("build", CUSTOM_VOICE, "--precision", "int4", "--local-files-only")
     assert code == 0
-    assert server_hub.requests == []
+    assert hub.requests == []
     directory = tmp_path / "data" / "qwen3-tts-12hz-0.6b-customvoice" / "cpu_int4"
     assert str(directory) in text
-    assert store.snapshots() == []
-    assert "is there already" in models("build", CUSTOM_VOICE)[1]
+    assert store() == []
+    assert "is installed already" in models("build", CUSTOM_VOICE)[1]
     code, text = models("check")
     assert code == 0
     assert "damaged or missing: 0" in text
@@ -100,13 +100,15 @@ def test_remove_takes_one_variant_or_all(models, installed):
 def test_remove_of_nothing_is_an_error(models):
     code, text = models("remove", "nothing")
     assert code == 1
-    assert "Nothing of 'nothing' is here" in text
+    assert "'nothing' is not installed" in text
 
 
-def test_removing_a_checkpoint_leaves_what_another_one_shares(models, tiny_catalogue, store):
+def test_removing_a_checkpoint_leaves_what_another_one_shares(
+    models, builds_here, tiny_catalogue, store
+):
     models("fetch", CUSTOM_VOICE, "qwen3-tts-0.6b-base")
     models("remove", CUSTOM_VOICE)
-    assert len(store.snapshots()) == 1
+    assert len(store()) == 1
     assert models("check")[0] == 0
 
 
@@ -116,9 +118,10 @@ def test_prune_removes_what_nothing_needs(models, builds_here, store, installed,
     half = installed.with_name(".cpu_fp32.building-abc")
     shutil.copytree(installed, half)
     lost = installed.rename(installed.with_name(".cpu_fp32.replaced-1"))
-    (store.root / "partial").mkdir(exist_ok=True)
-    (store.root / "partial" / "rest").write_bytes(b"x" * 3_000_000)
-    assert store.snapshots()
+    rest = tmp_path / "data" / STORE_NAME / "partial" / "rest"
+    rest.parent.mkdir()
+    rest.write_bytes(b"x" * 3_000_000)
+    assert store()
     code, text = models("prune")
     assert code == 0
     freed = re.search(r"nothing needs: (\d+) MB", text)
@@ -133,7 +136,7 @@ def test_prune_removes_what_nothing_needs(models, builds_here, store, installed,
 def test_prune_keeps_a_checkpoint_that_is_not_built_yet(models, store):
     models("fetch", OWN)
     assert models("prune")[0] == 0
-    assert [snapshot.repo for snapshot in store.snapshots()] == [OWN]
+    assert [snapshot.repo for snapshot in store()] == [OWN]
 
 
 def test_unknown_name_is_explained(models):

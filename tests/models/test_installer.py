@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import aclosing
 
@@ -16,16 +15,16 @@ import pytest
 from wyoming.event import Event, read_event, write_event
 
 from tests.conftest import NUM_THREADS
+from tests.support.hub import LISTING
 from tests.support.hub_fixtures import OWN, child_environment
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import create_speech_source
 from wyoming_qwen3tts.errors import ModelNotReadyError, RequestError
+from wyoming_qwen3tts.models import installer as installer_module
 from wyoming_qwen3tts.models import registry as model_catalogue
-from wyoming_qwen3tts.models.bundles import InstalledBundle
-from wyoming_qwen3tts.models.installer import Arrivals, served_models
-from wyoming_qwen3tts.models.orders import Order, Wishes
-from wyoming_qwen3tts.models.provision import ProvisionOptions
-from wyoming_qwen3tts.models.provision_state import ProvisionState, spell_duration
+from wyoming_qwen3tts.models.installer import ModelInstaller
+from wyoming_qwen3tts.models.progress import InstallProgress
+from wyoming_qwen3tts.models.references import served_models
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
 
@@ -60,9 +59,9 @@ async def until(condition, timeout_s: float = 30.0) -> None:
 
 
 async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
-    server_hub, tiny_catalogue, tmp_path
+    hub, builds_here, tiny_catalogue, tmp_path
 ):
-    server_hub.block_pause_s = 0.005
+    hub.block_pause_s = 0.005
     async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
         assert await names(source) == PRESETS
         told = []
@@ -83,7 +82,7 @@ async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
     assert ModelNotReadyError("").code == "ModelNotReadyError"
 
 
-async def test_request_may_wait_for_its_model(server_hub, builds_here, tmp_path):
+async def test_request_may_wait_for_its_model(hub, builds_here, tmp_path):
     config = config_for(tmp_path, OWN, model_wait_timeout=60.0)
     async with create_speech_source(config) as source:
         assert await names(source) == set()
@@ -94,11 +93,11 @@ async def test_request_may_wait_for_its_model(server_hub, builds_here, tmp_path)
 
 
 async def test_model_that_cannot_come_does_not_stop_the_others(
-    server_hub, tiny_catalogue, tiny_bundle, tmp_path
+    hub, builds_here, tiny_catalogue, tiny_bundle, tmp_path
 ):
     source = tiny_bundle("1.7B-voice_design")
     shutil.copytree(source, tmp_path / "data" / "designer" / "cpu_fp32")
-    server_hub.fail("config.json", status=404, headers={"X-Error-Code": "RepoNotFound"}, times=-1)
+    hub.fail(LISTING, status=404, headers={"X-Error-Code": "RepoNotFound"}, times=-1)
     config = config_for(tmp_path, "tiny-1.7b-voice_design", CUSTOM_VOICE)
     async with create_speech_source(config) as source:
         assert await names(source) == {*PRESETS, "designed"}
@@ -115,7 +114,7 @@ async def test_model_that_cannot_come_does_not_stop_the_others(
 
 
 async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
-    server_hub, tiny_catalogue, tiny_bundle, tmp_path
+    hub, builds_here, tiny_catalogue, tiny_bundle, tmp_path
 ):
     folder = tmp_path / "data" / model_catalogue.find_model(CUSTOM_VOICE).bundle_name
     for precision in ("fp32", "int8"):
@@ -123,14 +122,14 @@ async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
         manifest = folder / f"cpu_{precision}" / MANIFEST_NAME
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"name": folder.name}))
     (folder / "cpu_int8" / "talker.onnx.data").unlink()
-    server_hub.block_pause_s = 0.005
+    hub.block_pause_s = 0.005
     async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
         assert await speak(source, "ryan"), "the other one is there"
 
-        async def is_mended() -> bool:
+        async def is_repaired() -> bool:
             return [state.state for state in source.status().arrivals] == ["ready"]
 
-        await until(is_mended)
+        await until(is_repaired)
         assert await names(source) == PRESETS
         assert await speak(source, "ryan")
         used = {model.precision: model.usage.num_requests for model in source.status().models}
@@ -138,94 +137,86 @@ async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
     assert used["int8"] >= 1
 
 
-def arrivals_for(tmp_path, options, *models, **settings) -> Arrivals:
-    data_dirs = [tmp_path / "data"]
-    ordered = served_models(models, Wishes(), data_dirs)
-    return Arrivals(ordered, data_dirs[0], ProvisionOptions(hub=options), **settings)
+def installer_for(tmp_path, *models, **settings) -> ModelInstaller:
+    return ModelInstaller(served_models(models, [tmp_path / "data"]), **settings)
 
 
-async def test_hub_that_is_away_is_asked_again_until_it_is_back(
-    hub, builds_here, options, tmp_path
-):
-    hub.fail(WEIGHTS, status=503, times=1 + 2 * (1 + options.num_retries))
-    arrivals = arrivals_for(tmp_path, options, OWN, first_retry_s=0.3)
-    assert arrivals.bundles == []
-    async with arrivals.working():
+async def test_hub_that_is_unreachable_is_asked_again_until_it_answers(hub, builds_here, tmp_path):
+    hub.fail(LISTING, status=503, times=2 * 4)
+    installer = installer_for(tmp_path, OWN, first_retry_s=0.3)
+    assert installer.bundles == []
+    async with installer.running():
 
         async def given_up() -> bool:
             with pytest.raises(ModelNotReadyError) as caught:
-                await arrivals.settle(None)
+                await installer.ensure_ready(None)
             return "The next attempt is in 10 seconds." in str(caught.value)
 
         await until(given_up)
-        arrived = [bundle async for bundle in arrivals.arrived()]
-    assert arrived == arrivals.bundles
-    assert arrived[0].reference == "someone--tiny/cpu_int8"
-    assert not await arrivals.settle(arrived[0])
-    assert [state.state for state in arrivals.states] == ["ready"]
+        installed = [bundle async for bundle in installer.installed()]
+    assert installed == installer.bundles
+    assert installed[0].reference == "someone--tiny/cpu_int8"
+    assert not await installer.ensure_ready(installed[0])
+    assert [progress.state for progress in installer.progress] == ["ready"]
 
 
-async def test_end_of_a_server_ends_a_transfer_at_once(hub, options, tmp_path):
+@pytest.mark.parametrize("retry_s", [0.0, None])
+async def test_what_may_work_later_is_tried_again(hub, builds_here, tmp_path, monkeypatch, retry_s):
+    """B21: little memory, or a build that was killed for it."""
+    real, attempts = installer_module.run_install, []
+
+    async def run_install(job, report):
+        attempts.append(job)
+        if len(attempts) > 1:
+            return await real(job, report)
+        failed = InstallProgress(job.request.reference, "failed", 0.0, None, "No memory.", retry_s)
+        report(failed)
+        return failed
+
+    monkeypatch.setattr(installer_module, "run_install", run_install)
+    installer = installer_for(tmp_path, OWN, first_retry_s=0.1, wait_s=60.0)
+    async with installer.running():
+        if retry_s is None:
+            with pytest.raises(ModelNotReadyError, match="is not ready: No memory"):
+                await installer.ensure_ready(None)
+        else:
+            assert await installer.ensure_ready(None)
+    assert len(attempts) == (1 if retry_s is None else 2)
+
+
+async def test_the_codec_is_kept_for_the_next_model(hub, builds_here, tiny_catalogue, tmp_path):
+    installer = installer_for(tmp_path, CUSTOM_VOICE, "base")
+    async with installer.running():
+        assert len([bundle async for bundle in installer.installed()]) == 2
+    assert len(hub.gets("speech_tokenizer/model.safetensors")) == 1
+    assert not (tmp_path / "data" / ".checkpoints").exists()
+
+
+@pytest.mark.parametrize("text", ['{"model": null, "state": "building"}', "[1]", "\0"])
+async def test_progress_files_of_unknown_content_do_not_stop_the_installer(
+    hub, builds_here, tmp_path, text
+):
+    """B22: one such file ended the thread, and no model was ever installed."""
+    installer = installer_for(tmp_path, OWN, wait_s=60.0)
+    folder = tmp_path / "data" / ".provision"
+    folder.mkdir(parents=True)
+    (folder / "other--cpu_int8.json").write_text(text)
+    async with installer.running():
+        assert await installer.ensure_ready(None)
+
+
+async def test_stopping_a_server_ends_a_transfer_at_once(hub, tmp_path):
+    """B23."""
     hub.block_pause_s = 0.05
-    arrivals = arrivals_for(tmp_path, options, OWN)
-    async with arrivals.working():
+    installer = installer_for(tmp_path, OWN)
+    async with installer.running():
 
         async def has_begun() -> bool:
             return hub.bytes_sent > 10_000
 
         await until(has_begun)
         started_s = time.monotonic()
-    assert time.monotonic() - started_s < 2.0
-    assert "provisioning" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_without_names_old_bundles_are_ordered_again(tiny_bundle, tiny_catalogue, tmp_path, caplog):
-    model = model_catalogue.find_model(CUSTOM_VOICE)
-    origins = {"known": {"repo": model.repo, "revision": model.revision}, "unknown": {}}
-    for name, origin in origins.items():
-        directory = tmp_path / name / "cpu_int8"
-        shutil.copytree(tiny_bundle("0.6B-custom_voice", "int8"), directory)
-        values = json.loads((directory / MANIFEST_NAME).read_text())
-        changes = {"format_version": 99, "name": name, "source": origin}
-        (directory / MANIFEST_NAME).write_text(json.dumps({**values, **changes}))
-    (order,) = served_models([], Wishes(), [tmp_path])
-    assert isinstance(order, Order)
-    assert order.target == tmp_path / "known" / "cpu_int8"
-    assert order.expected_bundle().manifest.facts.speakers
-    assert "unknown/cpu_int8 has the format of another version" in caplog.text
-
-
-def test_without_anything_the_demo_is_served(tmp_path):
-    (bundle,) = served_models([], Wishes(), [tmp_path])
-    assert isinstance(bundle, InstalledBundle)
-    assert bundle.is_embedded
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        (ProvisionState("m", "building", 0.43, 118.0, ""), "building 43 %, about 2 minutes"),
-        (ProvisionState("m", "fetching", 0.0, None, ""), "fetching 0 %"),
-        (ProvisionState("m", "failed", 0.0, None, "No network."), "No network."),
-    ],
-)
-def test_state_in_words(state, words):
-    assert state.describe() == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "10 seconds"),
-        (34, "30 seconds"),
-        (61, "1 minute"),
-        (200, "3 minutes"),
-        (3700, "1 hour"),
-        (9000, "2 hours"),
-    ],
-)
-def test_duration_in_words(seconds, words):
-    assert spell_duration(seconds) == words
+    assert time.monotonic() - started_s < 3.0
 
 
 # In a process of its own
@@ -265,7 +256,7 @@ def connect_when_open(port: int) -> None:
 
 def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_path):
     """One server process, one run through what a bad day of the hub is like."""
-    hub.fail("config.json", status=429, headers={"Retry-After": "0"})
+    hub.fail(LISTING, status=429, headers={"Retry-After": "0"})
     hub.fail("merges.txt", status=503)
     hub.fail("tokenizer_config.json", flip=True)
     hub.fail(WEIGHTS, cut=True, after_bytes=300_000)
@@ -307,5 +298,5 @@ def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_p
     assert process.returncode == 0
     assert "Traceback" not in log
     assert all(fault.times == 0 for fault in hub.faults)
-    for words in ("someone--tiny/cpu_int8: fetching", "building", "wrong bytes", "status 503"):
+    for words in ("someone--tiny/cpu_int8: fetching", "building", "is damaged", "status 503"):
         assert words in log

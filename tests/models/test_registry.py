@@ -5,24 +5,24 @@ from tests.support.random_checkpoint import PUBLISHED, RandomCheckpointRecipe
 from tests.support.random_checkpoint.architecture import TEMPLATES, codec_config, model_config
 from tests.support.random_checkpoint.vocabulary import build_vocabulary
 from wyoming_qwen3tts.models.registry import (
-    catalogue_models,
     expected_facts,
     find_model,
-    find_published,
+    find_ready_made,
+    published_models,
     suggest_models,
 )
 from wyoming_qwen3tts.runtime.manifest import facts_from_checkpoint
 
-MODELS = {(model.model_size, model.model_type): model for model in catalogue_models()}
+MODELS = {(model.model_size, model.model_type): model for model in published_models()}
 
 
 def test_every_published_model_is_there_once():
     assert sorted(MODELS) == sorted(PUBLISHED)
-    names = [name for model in catalogue_models() for name in model.names]
+    names = [name for model in published_models() for name in model.names]
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("model", catalogue_models(), ids=lambda model: model.name)
+@pytest.mark.parametrize("model", published_models(), ids=lambda model: model.name)
 def test_entries_are_whole(model):
     assert sorted(file.path for file in model.files) == sorted(CHECKPOINT_PATHS)
     assert all(file.bytes > 0 for file in model.files)
@@ -38,11 +38,11 @@ def test_entries_are_whole(model):
 def test_the_codec_is_one_file():
     codecs = {
         file
-        for model in catalogue_models()
+        for model in published_models()
         for file in model.files
         if file.path == "speech_tokenizer/model.safetensors"
     }
-    assert [(codec.bytes, codec.is_shared) for codec in codecs] == [(682_293_092, True)]
+    assert [codec.bytes for codec in codecs] == [682_293_092]
 
 
 @pytest.mark.parametrize(("size", "model_type"), PUBLISHED)
@@ -77,7 +77,7 @@ def test_unknown_names_get_a_suggestion():
 
 
 def test_published_bundles_are_found_by_their_repository():
-    model = find_published("onnx-community/qwen3-tts-12hz-1.7b-voicedesign")
+    model = find_ready_made("onnx-community/qwen3-tts-12hz-1.7b-voicedesign")
     assert model is not None
     assert model.name == "qwen3-tts-1.7b-voicedesign"
-    assert find_published("someone/qwen3-tts") is None
+    assert find_ready_made("someone/qwen3-tts") is None

@@ -5,6 +5,7 @@ Small files are answered by the hub itself behind a relative redirect; large one
 """
 
 import hashlib
+import json
 import socket
 import struct
 import threading
@@ -19,6 +20,8 @@ from urllib.parse import quote, unquote, urlsplit
 LARGE_SUFFIXES = (".safetensors", ".onnx", ".data")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _BLOCK_BYTES = 8192
+LISTING = "the list of files"
+"""Path of faults that happen to the list of a repository's files."""
 
 
 @dataclass
@@ -42,7 +45,6 @@ class Fault:
     """Send a wrong byte."""
     ignore_range: bool = False
     """Answer from the beginning, whatever was asked for."""
-    method: str | None = None
     times: int = 1
     """How often; negative for always."""
 
@@ -148,9 +150,9 @@ class StandInHub:
         self.faults.append(fault)
         return fault
 
-    def take_fault(self, path: str, method: str) -> Fault | None:
+    def take_fault(self, path: str) -> Fault | None:
         for fault in self.faults:
-            fits = path.endswith(fault.path) and fault.method in (None, method)
+            fits = path.endswith(fault.path) and fault.status is None
             if fits and fault.times != 0:
                 fault.times -= 1
                 return fault
@@ -235,6 +237,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith("/api/resolve-cache/models/"):
             _, _, _, _, organisation, name, _commit, file = path.split("/", 7)
             self._send_file(f"{organisation}/{name}", file)
+        elif path.startswith("/api/models/"):
+            repo, _, revision = path.removeprefix("/api/models/").partition("/revision/")
+            self._list(repo, revision or "main")
         elif "/resolve/" in path:
             repo, _, rest = path[1:].partition("/resolve/")
             revision, _, file = rest.partition("/")
@@ -242,7 +247,36 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._error(404, "RepoNotFound", "Not here")
 
+    def _list(self, repo: str, revision: str) -> None:
+        """Send the commit of a revision, and its files with sizes and hashes."""
+        if self._is_refused(repo, revision) or self._is_out_of_order(LISTING):
+            return
+        repository = self.server.owner.repositories[repo]
+        siblings = []
+        for path in repository.files:
+            content = repository.content(path)
+            entry = {"rfilename": path, "size": content.size, "blobId": content.git_sha1}
+            if path.endswith(LARGE_SUFFIXES):
+                lfs = {"size": content.size, "sha256": content.sha256, "pointerSize": 130}
+                entry |= {"lfs": lfs}
+            siblings.append(entry)
+        body = json.dumps({"id": repo, "sha": repository.commit, "siblings": siblings}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def _resolve(self, repo: str, revision: str, file: str) -> None:
+        if self._is_refused(repo, revision) or self._is_out_of_order(file):
+            return
+        repository = self.server.owner.repositories[repo]
+        if file not in repository.files:
+            self._error(404, "EntryNotFound", "Entry not found", repository.commit)
+        else:
+            self._redirect(repo, repository, file)
+
+    def _is_refused(self, repo: str, revision: str) -> bool:
         repository = self.server.owner.repositories.get(repo)
         authorization = self.headers.get("Authorization")
         if repository is None:
@@ -258,19 +292,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(401, code, "Access is restricted")
         elif revision not in (repository.commit, "main"):
             self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        elif file not in repository.files:
-            self._error(404, "EntryNotFound", "Entry not found", repository.commit)
-        elif (fault := self._status_fault(file)) is not None:
-            self._error(fault.status, "", "Out of order", headers=fault.headers)
         else:
-            self._redirect(repo, repository, file)
+            return False
+        return True
 
-    def _status_fault(self, file: str) -> Fault | None:
+    def _is_out_of_order(self, file: str) -> bool:
         owner = self.server.owner
         for fault in owner.faults:
             if fault.status is not None and file.endswith(fault.path) and fault.times != 0:
-                return owner.take_fault(file, self.command)
-        return None
+                fault.times -= 1
+                self._error(fault.status, "", "Out of order", headers=fault.headers)
+                return True
+        return False
 
     def _redirect(self, repo: str, repository: Repository, file: str) -> None:
         content = repository.content(file)
@@ -294,7 +327,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = repository.content(file)
         fault = None
         if self.command == "GET":
-            fault = owner.take_fault(file, "GET")
+            fault = owner.take_fault(file)
         headers = {"Accept-Ranges": "bytes", "ETag": '"of-the-content"'}
         if self.server.name == "hub":
             headers |= {"X-Repo-Commit": repository.commit, "ETag": f'"{content.git_sha1}"'}

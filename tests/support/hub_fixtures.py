@@ -1,25 +1,26 @@
 """A stand-in hub with tiny checkpoints, and huggingface_hub kept away from everything else."""
 
+import asyncio
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import close_session, constants
 
 from tests.support.hub import StandInHub, running_hub
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
-from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
-from wyoming_qwen3tts.builder.recipe import uniform_recipe
-from wyoming_qwen3tts.models import provision
-from wyoming_qwen3tts.models import registry as model_catalogue
-from wyoming_qwen3tts.models.hub import HubOptions
+from wyoming_qwen3tts.commands import models as models_command
+from wyoming_qwen3tts.models import download, installer, registry
+from wyoming_qwen3tts.models.install import InstallJob, install
+from wyoming_qwen3tts.models.progress import InstallProgress, Report
 
 OWN = "someone/tiny"
-"""A repository that the catalogue does not know."""
-PATIENCE = {"timeout_s": 0.5, "num_retries": 3, "first_wait_s": 0.01}
+"""A repository that the registry does not know."""
 _ENVIRONMENT = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 CHECKPOINT_PATHS = (
@@ -36,17 +37,26 @@ CHECKPOINT_PATHS = (
 
 @pytest.fixture
 def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
-    """Give huggingface_hub an empty cache, no token and no proxy."""
+    """Give huggingface_hub an empty cache, no token and no proxy, and us little patience."""
     for name in (*_ENVIRONMENT, *_PROXIES, *(name.lower() for name in _PROXIES)):
         monkeypatch.delenv(name, raising=False)
     home = tmp_path_factory.mktemp("hub-home")
+    monkeypatch.setenv("HF_HOME", str(home))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", constants.DOWNLOAD_CHUNK_SIZE)
+    monkeypatch.setattr(download, "_CHUNK_BYTES", 4096)
+    monkeypatch.setattr(download, "_NUM_RETRIES", 3)
+    monkeypatch.setattr(download, "_FIRST_BACKOFF_S", 0.01)
+    impatient = SimpleNamespace(**{**vars(time), "sleep": lambda _seconds: None})
+    for module in ("utils._http", "file_download"):
+        monkeypatch.setattr(f"huggingface_hub.{module}.time", impatient)
 
 
 @pytest.fixture
 def fresh_client(hub_client) -> Iterator[None]:
-    """Let huggingface_hub read proxy settings anew, which it does once for all requests."""
+    """Let huggingface_hub read the proxy settings again, which it does once for all requests."""
     close_session()
     yield
     close_session()
@@ -59,57 +69,53 @@ def served_checkpoint(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def hub(served_checkpoint, hub_client) -> Iterator[StandInHub]:
+def hub(served_checkpoint, hub_client, monkeypatch) -> Iterator[StandInHub]:
+    """Return a running hub that this process and its children ask."""
     with running_hub() as running:
         running.add_directory(OWN, served_checkpoint)
+        use_endpoint(monkeypatch, running.endpoint)
         yield running
 
 
-@pytest.fixture
-def server_hub(hub, monkeypatch):
-    """Let a server of this process ask the stand-in hub."""
-    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+def use_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """Let this process and its children ask another hub."""
+    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    return hub
-
-
-@pytest.fixture
-def options(hub) -> HubOptions:
-    return HubOptions(endpoint=hub.endpoint, **PATIENCE)
 
 
 @pytest.fixture
 def tiny_catalogue(hub, served_checkpoint, monkeypatch):
     """Let the published models be tiny ones that the stand-in hub serves."""
     with tiny_models(monkeypatch, served_checkpoint):
-        for model in model_catalogue.catalogue_models():
+        for model in registry.published_models():
             hub.add_directory(model.repo, served_checkpoint, commit=model.revision)
         yield
 
 
 @pytest.fixture
 def builds_here(monkeypatch):
-    """Let builds run in this process, which starts sooner than one of their own."""
+    """Let installations run in this process: a child starts more slowly, and knows no patches."""
 
-    def run_build(arguments, progress, _cancelled) -> None:
-        flags = dict(each[2:].split("=", 1) for each in arguments[1:] if "=" in each)
-        recipe = uniform_recipe(flags["precision"])
-        options = BuildOptions(recipe, force=True, name=flags["name"])
-        build_bundle(
-            Path(arguments[0]),
-            Path(flags["output"]),
-            options,
-            lambda stage, fraction: progress(fraction, stage),
-        )
+    async def run_install(job: InstallJob, report: Report) -> InstallProgress:
+        found: list[InstallProgress] = []
 
-    monkeypatch.setattr(provision, "run_build", run_build)
+        def collect(progress: InstallProgress) -> None:
+            found.append(progress)
+            report(progress)
+
+        await asyncio.to_thread(install, job, collect)
+        return found[-1]
+
+    monkeypatch.setattr(installer, "run_install", run_install)
+    monkeypatch.setattr(models_command, "run_install", run_install)
 
 
 @contextmanager
 def tiny_models(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> Iterator[None]:
-    """Let the catalogue have the sizes and hashes of a tiny checkpoint."""
-    real = model_catalogue._read()
+    """Let the registry have the sizes and hashes of a tiny checkpoint."""
+    real = registry._read()
 
     def entry(path: str) -> dict[str, object]:
         content = (checkpoint / path).read_bytes()
@@ -121,8 +127,8 @@ def tiny_models(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> Iterator[N
 
     models = [{**model, "files": tiny(model["files"]), "measured": {}} for model in real["models"]]
     values = {**real, "shared_files": tiny(real["shared_files"]), "models": models}
-    monkeypatch.setattr(model_catalogue, "_read", lambda: values)
-    cached = model_catalogue.catalogue_models
+    monkeypatch.setattr(registry, "_read", lambda: values)
+    cached = registry.published_models
     cached.cache_clear()
     yield
     cached.cache_clear()

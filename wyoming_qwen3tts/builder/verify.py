@@ -23,7 +23,8 @@ from wyoming_qwen3tts.builder.graphs.quantize import snr_db
 from wyoming_qwen3tts.builder.recipe import PRECISIONS, uniform_recipe
 from wyoming_qwen3tts.builder.trial import EncodedClip, encode_clip, speak, trial_requests
 from wyoming_qwen3tts.config import Config, add_flags
-from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
+from wyoming_qwen3tts.models.bundles import InstalledBundle
+from wyoming_qwen3tts.models.references import find_bundle
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling, SpeechModel

@@ -1,72 +1,94 @@
-"""``models``: list, fetch, build, check, remove and tidy up models."""
+"""``models``: list, fetch, build, check, remove and tidy up models; ``status``: show what works."""
 
 import argparse
+import asyncio
+import hashlib
 import json
 import shutil
-import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 from tqdm import tqdm
 
-from wyoming_qwen3tts.config import Config, add_flags
-from wyoming_qwen3tts.errors import ConfigError
+from wyoming_qwen3tts.commands.health import ask_server
+from wyoming_qwen3tts.commands.table import print_table
+from wyoming_qwen3tts.config import Config, add_flags, is_given
+from wyoming_qwen3tts.errors import BuildError, BundleError, ConfigError
+from wyoming_qwen3tts.files import leftovers, remove_directory
+from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import (
     InstalledBundle,
     installed_bundles,
-    leftovers,
     outdated_bundles,
-    remove_bundle,
-    restore_replaced,
+    read_bundle,
+    restore_bundles,
+    scan_bundles,
 )
-from wyoming_qwen3tts.models.checkpoint_store import CheckpointStore, Snapshot, sha256_of
-from wyoming_qwen3tts.models.data_lock import data_lock, is_held
-from wyoming_qwen3tts.models.orders import WORK_NAME, Wishes, order_for, resolve
-from wyoming_qwen3tts.models.provision import Provisioner, ProvisionOptions
-from wyoming_qwen3tts.models.provision_state import (
-    BarReporter,
-    ProvisionState,
-    make_reporter,
-    read_state,
+from wyoming_qwen3tts.models.checkpoints import (
+    data_lock,
+    downloaded_checkpoints,
+    is_locked,
+    remove_checkpoint,
+    size_of,
 )
-from wyoming_qwen3tts.models.registry import CatalogueModel, catalogue_models, find_model
+from wyoming_qwen3tts.models.install import InstallJob, Keep
+from wyoming_qwen3tts.models.installer import run_install
+from wyoming_qwen3tts.models.progress import InstallProgress, make_reporter, read_progress
+from wyoming_qwen3tts.models.references import (
+    WORK_NAME,
+    build_request,
+    matching_bundles,
+    referenced_repo,
+    resolve,
+)
+from wyoming_qwen3tts.models.registry import PublishedModel, find_model, published_models
+from wyoming_qwen3tts.runtime.bundle import open_bundle
+from wyoming_qwen3tts.voices.catalog import Catalog
+from wyoming_qwen3tts.voices.library import VoiceLibrary
+from wyoming_qwen3tts.voices.voice_folder import escape_control_chars
 
 _MEGABYTE: Final = 1_000_000
+_ASK_TIMEOUT_S: Final = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``models`` and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list models: what there is, and what is here")
-    listing.add_argument("--json", action="store_true", help="print JSON")
-    for name, help_line in (
-        ("fetch", "fetch what a model is built of, without building"),
-        ("build", "fetch what is missing and build the bundle"),
-    ):
-        action = actions.add_parser(name, help=help_line)
-        action.add_argument(
-            "model",
-            nargs="+",
-            metavar="MODEL",
-            help="a name, a repository (owner/name), or a checkpoint's directory",
-        )
-        add_flags(action, "data_dirs", "precision", "local_files_only", "keep_checkpoint")
+    listing = actions.add_parser("list", help="list the published and the installed models")
+    status = actions.add_parser("status", help="show installed models, voices, and problems")
+    fetch = actions.add_parser("fetch", help="download a model's checkpoint without building")
+    build = actions.add_parser("build", help="download what is missing and build the bundle")
     remove = actions.add_parser("remove", help="remove a model: its bundles and its checkpoint")
-    remove.add_argument(
-        "model", nargs="+", metavar="MODEL", help="a name, or name/cpu_int8 for one bundle"
-    )
     prune = actions.add_parser(
-        "prune", help="remove what nothing needs: half-made bundles, checkpoints that were built"
+        "prune", help="remove incomplete bundles and checkpoints that were built"
     )
     check = actions.add_parser("check", help="compare every file with its hash")
-    check.add_argument("model", nargs="*", metavar="MODEL", help="default: all")
+    for action in (fetch, build, remove, check):
+        action.add_argument(
+            "model",
+            nargs="*" if action is check else "+",
+            metavar="MODEL",
+            help="a name or name/int4, a repository (owner/name), or a path (./checkpoint)",
+        )
+    for action in (listing, status):
+        action.add_argument("--json", action="store_true", help="print JSON")
+    status.add_argument(
+        "--measure", action="store_true", help="open each model, measure its memory and time"
+    )
+    add_flags(status, "data_dirs", "threads", "uri")
+    add_flags(fetch, "data_dirs", "precision", "local_files_only")
+    add_flags(build, "data_dirs", "precision", "local_files_only", "keep_checkpoint")
     for action in (listing, remove, prune, check):
         add_flags(action, "data_dirs")
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
-    """Carry out an action; return 1 when a file is damaged.
+    """Carry out an action; return 1 when a file is damaged or a server does not answer.
 
     Raises:
         Qwen3TTSError: The action is not possible.
@@ -75,8 +97,10 @@ def run(args: argparse.Namespace, config: Config) -> int:
     match args.action:
         case "list":
             return _list(data_dirs, as_json=args.json)
+        case "status":
+            return _status(args, config)
         case "fetch" | "build":
-            return _get(args, config)
+            return _install(args, config)
         case "remove":
             return _remove(args.model, data_dirs)
         case "prune":
@@ -85,16 +109,21 @@ def run(args: argparse.Namespace, config: Config) -> int:
             return _check(args.model, data_dirs)
 
 
+# List
+
+
 def _list(data_dirs: Sequence[Path], *, as_json: bool) -> int:
-    bundles = installed_bundles(data_dirs)
-    snapshots = [each for data_dir in data_dirs for each in CheckpointStore(data_dir).snapshots()]
-    rows = [_model_row(model, bundles, snapshots) for model in catalogue_models()]
-    known = {model.bundle_name for model in catalogue_models()}
-    others = sorted({each.manifest.name for each in bundles} - known)
-    rows += [_other_row(name, bundles) for name in others]
-    states = [state for data_dir in data_dirs for state in _current_states(data_dir / WORK_NAME)]
+    bundles, problems = scan_bundles(data_dirs)
+    rows = [_model_row(model, bundles, data_dirs) for model in published_models()]
+    known = {model.bundle_name for model in published_models()}
+    rows += [
+        {"model": name, "licence": "", "features": [], "download_bytes": 0, "fetched_bytes": 0}
+        | {"bundles": _sizes(name, bundles)}
+        for name in sorted({bundle.manifest.name for bundle in bundles} - known)
+    ]
+    running = [progress for data_dir in data_dirs for progress in _running(data_dir)]
     if as_json:
-        values = {"models": rows, "states": [vars(state) for state in states]}
+        values = {"models": rows, "states": [vars(progress) for progress in running]}
         print(json.dumps(values, indent=2, ensure_ascii=False))
         return 0
     table = [["MODEL", "INSTALLED", "FETCHED", "DOWNLOAD", "FEATURES", "LICENCE"]]
@@ -110,25 +139,18 @@ def _list(data_dirs: Sequence[Path], *, as_json: bool) -> int:
                 row["licence"],
             ]
         )
-    _print_table(table)
-    for state in states:
-        print(f"{state.model}: {state.describe()}")
-    for outdated in outdated_bundles(data_dirs):
-        print(f"{outdated.directory}: of another format version; the server builds it again")
+    print_table(table)
+    for progress in running:
+        print(f"{progress.model}: {progress.describe()}")
+    for problem in [*problems, *_outdated(data_dirs)]:
+        print(f"PROBLEM  {problem}")
     return 0
 
 
-def _current_states(work_dir: Path) -> list[ProvisionState]:
-    """Return what is going on now; what killed processes left says nothing."""
-    if not is_held(work_dir):
-        return []
-    states = (read_state(path) for path in sorted(work_dir.glob("*.json")))
-    return [state for state in states if state is not None and not state.is_over]
-
-
 def _model_row(
-    model: CatalogueModel, bundles: Sequence[InstalledBundle], snapshots: Sequence[Snapshot]
+    model: PublishedModel, bundles: Sequence[InstalledBundle], data_dirs: Sequence[Path]
 ) -> dict[str, Any]:
+    downloaded = [each for data_dir in data_dirs for each in downloaded_checkpoints(data_dir)]
     return {
         "model": model.name,
         "aliases": list(model.aliases),
@@ -139,197 +161,280 @@ def _model_row(
         "licence": model.licence,
         "features": list(model.features),
         "download_bytes": model.num_bytes,
-        "fetched_bytes": sum(each.num_bytes for each in snapshots if each.repo == model.repo),
+        "fetched_bytes": sum(each.num_bytes for each in downloaded if each.repo == model.repo),
         "bundles": _sizes(model.bundle_name, bundles),
         "measured": {name: vars(values) for name, values in model.measured.items()},
     }
 
 
-def _other_row(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, Any]:
-    return {
-        "model": name,
-        "licence": "",
-        "features": [],
-        "download_bytes": 0,
-        "fetched_bytes": 0,
-        "bundles": _sizes(name, bundles),
-    }
-
-
 def _sizes(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, int]:
+    named = [bundle for bundle in bundles if bundle.manifest.name == name]
+    return {bundle.directory.name: bundle.num_bytes for bundle in named}
+
+
+def _running(data_dir: Path) -> list[InstallProgress]:
+    """Return the installations that run now; files of killed processes do not count."""
+    if not is_locked(data_dir):
+        return []
+    found = (read_progress(path) for path in sorted((data_dir / WORK_NAME).glob("*.json")))
+    return [progress for progress in found if progress is not None and not progress.is_over]
+
+
+def _outdated(data_dirs: Sequence[Path]) -> list[str]:
+    return [
+        f"{bundle.directory} has another format version; the server builds it again"
+        for bundle in outdated_bundles(data_dirs)
+    ]
+
+
+# Status
+
+
+def _status(args: argparse.Namespace, config: Config) -> int:
+    data_dirs = config.data_paths
+    bundles, problems = scan_bundles(data_dirs)
+    problems += _outdated(data_dirs)
+    library = VoiceLibrary(data_dirs)
+    entries = library.scan()
+    problems += [
+        f"voice {entry.name} ({escape_control_chars(str(entry.directory))}): {entry.problem}"
+        for entry in entries
+        if entry.problem
+    ]
+    models = [_model_status(bundle) for bundle in bundles]
+    if args.measure:
+        for model in models:
+            _measure_into(model, config.num_threads)
+    report: dict[str, Any] = {
+        "models": models,
+        "num_voices": len(Catalog(bundles, library, {}).combine(entries)),
+        "num_library_voices": sum(entry.problem is None for entry in entries),
+        "problems": problems,
+        "server": _ask(config.uri) if is_given(args, "uri") else None,
+    }
+    if args.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _print_status(report)
+    return 1 if report["server"] and report["server"]["problem"] else 0
+
+
+def _model_status(bundle: InstalledBundle) -> dict[str, Any]:
     return {
-        bundle.directory.name: bundle.num_bytes
-        for bundle in bundles
-        if bundle.manifest.name == name
+        "name": bundle.manifest.name,
+        "directory": str(bundle.directory),
+        "model_type": bundle.manifest.facts.model_type,
+        "precision": bundle.manifest.recipe,
+        "disk_bytes": bundle.num_bytes,
+        "weights_bytes": bundle.open_bytes,
+        "memory_bytes": None,
+        "load_s": None,
+        "problem": bundle.damage(),
     }
 
 
-def _get(args: argparse.Namespace, config: Config) -> int:
-    data_dirs = config.data_paths
-    wishes = Wishes(precision=config.precision)
-    keep = args.action == "fetch" or config.keep_checkpoint
-    provisioner = Provisioner(ProvisionOptions(config.local_files_only, keep), threading.Event())
-    for name in args.model:
-        find = order_for if args.action == "fetch" else resolve
-        wanted = find(name, wishes, data_dirs)
-        if isinstance(wanted, InstalledBundle):
-            print(f"{wanted.reference} is there already: {wanted.directory}")
-            continue
-        report = make_reporter()
+def _measure_into(model: dict[str, Any], num_threads: int) -> None:
+    """Open a model in a new process, where nothing else takes memory."""
+    if model["problem"] is not None:
+        return
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
         try:
-            if args.action == "fetch":
-                paths = provisioner.fetch(wanted, report)
-                print(f"{name}: {paths[0] if paths[0].is_dir() else paths[-1].parent}")
-            else:
-                bundle = provisioner.provide(wanted, report)
-                size = _megabytes(bundle.num_bytes)
-                print(f"{bundle.reference}: {bundle.directory} ({size})")
-        finally:
-            if isinstance(report, BarReporter):
-                report.close()
+            opened = process.submit(measure_opening, Path(model["directory"]), num_threads).result()
+            model["load_s"], model["memory_bytes"] = opened
+        except (BundleError, BrokenProcessPool) as error:
+            model["problem"] = str(error)
+
+
+def measure_opening(directory: Path, num_threads: int) -> tuple[float, int | None]:
+    """Open a bundle; return the seconds and the resident memory that it took.
+
+    Raises:
+        BundleError: It cannot be opened.
+    """
+    before_bytes = resident_memory_bytes()
+    started_s = time.perf_counter()
+    model = open_bundle(directory, num_threads)
+    load_s = time.perf_counter() - started_s
+    after_bytes = resident_memory_bytes()
+    del model
+    is_known = before_bytes is not None and after_bytes is not None
+    return load_s, (after_bytes or 0) - (before_bytes or 0) if is_known else None
+
+
+def _ask(uri: str) -> dict[str, Any]:
+    """Return what a running server reports about itself."""
+    try:
+        programs = asyncio.run(ask_server(uri, _ASK_TIMEOUT_S)).tts
+    except OSError as error:
+        problem = f"does not answer ({str(error) or type(error).__name__})"
+        return {"uri": uri, "name": None, "version": None, "num_voices": 0, "problem": problem}
+    num_voices = sum(len(program.voices) for program in programs)
+    name, version = programs[0].name, programs[0].version
+    return {"uri": uri, "name": name, "version": version, "num_voices": num_voices, "problem": None}
+
+
+def _print_status(report: dict[str, Any]) -> None:
+    models = report["models"]
+    if models:
+        print_table([["MODEL", "PRECISION", "DISK", "MEMORY", "STATE"], *map(_status_row, models)])
+        if any(model["memory_bytes"] is None for model in models):
+            print("~ is the size of the weights that stay open; --measure opens the models.")
+    else:
+        print("No model is installed; see: wyoming-qwen3tts models list")
+    print(f"Voices: {report['num_voices']}, of them {report['num_library_voices']} in the library")
+    for problem in report["problems"]:
+        print(f"PROBLEM  {problem}")
+    if (server := report["server"]) is not None:
+        words = f"{server['name']} {server['version']}, {server['num_voices']} voices"
+        print(f"Server {server['uri']}: {server['problem'] or words}")
+
+
+def _status_row(model: dict[str, Any]) -> list[str]:
+    if model["memory_bytes"] is None:
+        memory = f"~{_megabytes(model['weights_bytes'])}"
+    else:
+        memory = _megabytes(model["memory_bytes"])
+    state = "ready" if model["load_s"] is None else f"opens in {model['load_s']:.1f} s"
+    problem = model["problem"]
+    return [
+        model["name"],
+        model["precision"],
+        _megabytes(model["disk_bytes"]),
+        memory,
+        f"PROBLEM: {problem}" if problem else state,
+    ]
+
+
+# Fetch and build
+
+
+def _install(args: argparse.Namespace, config: Config) -> int:
+    is_fetch = args.action == "fetch"
+    for name in args.model:
+        find = build_request if is_fetch else resolve
+        request = find(name, config.data_paths, config.precision)
+        if isinstance(request, InstalledBundle):
+            print(f"{request.reference} is installed already: {request.directory}")
+            continue
+        keep: Keep = "all" if is_fetch or config.keep_checkpoint else "nothing"
+        job = InstallJob(request, is_fetch, config.local_files_only, keep)
+        final = asyncio.run(run_install(job, make_reporter()))
+        if final.state == "failed":
+            raise BuildError(final.message)
+        if is_fetch:
+            print(f"{name}: {final.message}")
+        else:
+            bundle = read_bundle(request.target)
+            print(f"{bundle.reference}: {bundle.directory} ({_megabytes(bundle.num_bytes)})")
     return 0
+
+
+# Remove and prune
 
 
 def _remove(names: Sequence[str], data_dirs: Sequence[Path]) -> int:
     for name in names:
-        removed = 0
-        for data_dir in data_dirs:
-            with _locked(data_dir, f"removing {name}"):
-                removed += _remove_from(name, data_dir)
+        removed = sum(_remove_from(name, data_dir) for data_dir in data_dirs)
         if not removed:
-            raise ConfigError(f"Nothing of {name!r} is here; see: wyoming-qwen3tts models list")
+            raise ConfigError(f"{name!r} is not installed; see: wyoming-qwen3tts models list")
         print(f"Removed {name}: {_megabytes(removed)}")
     return 0
 
 
 def _remove_from(name: str, data_dir: Path) -> int:
-    """Remove what is here of a model; returns the bytes that this made free."""
-    model = find_model(name)
-    wanted = name.lower() if model is None else model.bundle_name
+    """Remove a model from a data directory; return the freed bytes."""
+    if not data_dir.is_dir():
+        return 0
     removed = 0
-    for bundle in installed_bundles([data_dir]):
-        folder = bundle.directory.parent
-        if wanted in (bundle.manifest.name, bundle.reference, folder.name):
+    with data_lock(data_dir):
+        for bundle in matching_bundles(name, [data_dir]):
             removed += bundle.num_bytes
-            remove_bundle(bundle.directory)
-            if not any(folder.iterdir()):
-                folder.rmdir()
-    store = CheckpointStore(data_dir)
-    for snapshot in store.snapshots():
-        if snapshot.repo.lower() == (name.lower() if model is None else model.repo.lower()):
-            removed += snapshot.num_bytes
-            store.remove_snapshot(snapshot.repo, snapshot.revision)
-    store.sweep(with_partial=False)
+            remove_directory(bundle.directory)
+            if not any(bundle.directory.parent.iterdir()):
+                bundle.directory.parent.rmdir()
+        repo = (referenced_repo(name) or "").lower()
+        for checkpoint in downloaded_checkpoints(data_dir):
+            if checkpoint.repo.lower() == repo:
+                removed += checkpoint.num_bytes
+                remove_checkpoint(data_dir, checkpoint.repo, keep_codec=False)
     return removed
 
 
 def _prune(data_dirs: Sequence[Path]) -> int:
     freed = 0
-    for data_dir in data_dirs:
-        with _locked(data_dir, "removing what nothing needs"):
-            restore_replaced(data_dir)
-            for path in leftovers(data_dir):
-                freed += _size(path)
+    for data_dir in filter(Path.is_dir, data_dirs):
+        with data_lock(data_dir):
+            before = size_of(data_dir)
+            restore_bundles(data_dir)
+            for path in (path for folder in data_dir.glob("*/") for path in leftovers(folder)):
                 shutil.rmtree(path, ignore_errors=True)
-            store = CheckpointStore(data_dir)
             built = {bundle.manifest.source.repo for bundle in installed_bundles([data_dir])}
-            for snapshot in store.snapshots():
-                if snapshot.repo in built:
-                    store.remove_snapshot(snapshot.repo, snapshot.revision)
-            freed += store.sweep(with_partial=True)
+            for checkpoint in downloaded_checkpoints(data_dir):
+                if checkpoint.repo in built or checkpoint.is_remnant:
+                    remove_checkpoint(data_dir, checkpoint.repo)
+            freed += before - size_of(data_dir)
     print(f"Removed what nothing needs: {_megabytes(freed)}")
     return 0
 
 
+# Check
+
+
 def _check(names: Sequence[str], data_dirs: Sequence[Path]) -> int:
-    problems, num_files = 0, 0
+    num_problems, num_files = 0, 0
     for label, path, expected in _known_files(names, data_dirs):
         num_files += 1
         if not path.is_file():
             problem = "is missing"
-        elif (found := _hash_shown(path)) != expected:
+        elif not (found := _sha256(path)).startswith(expected):
             problem = f"is damaged (sha256 {found}, not {expected})"
         else:
             continue
-        problems += 1
+        num_problems += 1
         print(f"PROBLEM  {label}: {path} {problem}")
-    print(f"files checked: {num_files}, damaged or missing: {problems}")
-    if problems:
-        print("Get a damaged model again: wyoming-qwen3tts models remove MODEL, then models build")
-    return 1 if problems else 0
+    print(f"files checked: {num_files}, damaged or missing: {num_problems}")
+    if num_problems:
+        print("Repair a damaged model: wyoming-qwen3tts models remove MODEL, then models build")
+    return 1 if num_problems else 0
 
 
 def _known_files(
     names: Sequence[str], data_dirs: Sequence[Path]
 ) -> Iterator[tuple[str, Path, str]]:
-    """Yield (owner, file, hash) of every file whose hash is known."""
-    wanted = {name.lower() for name in names}
-    wanted.update(*(model.names for name in names if (model := find_model(name)) is not None))
-    yield from _bundle_files(wanted, data_dirs)
-    yield from _checkpoint_files(wanted, data_dirs)
-
-
-def _bundle_files(wanted: set[str], data_dirs: Sequence[Path]) -> Iterator[tuple[str, Path, str]]:
-    for bundle in installed_bundles(data_dirs):
-        if wanted and not wanted & {bundle.manifest.name, bundle.reference}:
-            continue
+    """Yield (owner, file, hash) of every file with a known hash."""
+    if names:
+        bundles = [bundle for name in names for bundle in matching_bundles(name, data_dirs)]
+    else:
+        bundles = installed_bundles(data_dirs)
+    for bundle in bundles:
         if bundle.is_published:
             print(f"not checked: {bundle.directory} was published without hashes")
             continue
         for file in bundle.manifest.files:
             yield bundle.reference, bundle.directory / file.path, file.sha256
+    repos = {referenced_repo(name) for name in names}
+    for checkpoint in (each for data_dir in data_dirs for each in downloaded_checkpoints(data_dir)):
+        model = find_model(checkpoint.repo)
+        is_wanted = not names or checkpoint.repo in repos
+        if is_wanted and model is not None and model.revision == checkpoint.revision:
+            for known in model.files:
+                yield checkpoint.repo, checkpoint.directory / known.path, known.sha256
 
 
-def _checkpoint_files(
-    wanted: set[str], data_dirs: Sequence[Path]
-) -> Iterator[tuple[str, Path, str]]:
-    for data_dir in data_dirs:
-        for snapshot in CheckpointStore(data_dir).snapshots():
-            if wanted and snapshot.repo.lower() not in wanted:
-                continue
-            for path, record in snapshot.records.items():
-                yield snapshot.repo, snapshot.directory / path, record.sha256
-
-
-def _hash_shown(path: Path) -> str:
+def _sha256(path: Path) -> str:
     """Return a file's hash, with a bar for large ones on a terminal."""
-    with tqdm(
-        total=path.stat().st_size,
-        desc=path.name,
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        disable=None,
-        delay=1,
-    ) as bar:
-        return sha256_of(path, lambda num_bytes: _advance(bar, num_bytes))
-
-
-def _advance(bar: Any, num_bytes: int) -> None:
-    bar.update(num_bytes)
-
-
-def _locked(data_dir: Path, purpose: str) -> Any:
-    told: list[str] = []
-
-    def say(other: str) -> None:
-        if not told:
-            told.append(other)
-            print(f"Waiting for another process that works on {other or 'a model'}")
-
-    return data_lock(data_dir / WORK_NAME, purpose, say, threading.Event())
-
-
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    digest, size = hashlib.sha256(), path.stat().st_size
+    with (
+        path.open("rb") as file,
+        tqdm(
+            total=size, desc=path.name, unit="B", unit_scale=True, leave=False, disable=None
+        ) as bar,
+    ):
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            bar.update(len(chunk))
+    return digest.hexdigest()
 
 
 def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / _MEGABYTE:.0f} MB" if num_bytes else "-"
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())

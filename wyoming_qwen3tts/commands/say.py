@@ -16,8 +16,8 @@ from tqdm import tqdm
 from wyoming_qwen3tts.audio import NUM_CHANNELS, SAMPLE_WIDTH_BYTES, AudioChunk
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle
-from wyoming_qwen3tts.models.installer import installed_models
+from wyoming_qwen3tts.models.bundles import InstalledBundle
+from wyoming_qwen3tts.models.references import find_bundle, installed_models
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import ModelFacts

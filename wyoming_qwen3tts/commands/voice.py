@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
-from wyoming_qwen3tts.models.bundles import InstalledBundle, find_bundle, installed_bundles
+from wyoming_qwen3tts.models.bundles import InstalledBundle, installed_bundles
+from wyoming_qwen3tts.models.references import find_bundle
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.editing import (

@@ -4,8 +4,7 @@ import argparse
 import json
 
 from wyoming_qwen3tts.config import Config, add_flags
-from wyoming_qwen3tts.models.bundles import find_bundle
-from wyoming_qwen3tts.models.installer import installed_models
+from wyoming_qwen3tts.models.references import find_bundle, installed_models
 from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 

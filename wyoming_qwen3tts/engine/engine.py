@@ -22,9 +22,8 @@ from wyoming_qwen3tts.errors import (
     RequestError,
 )
 from wyoming_qwen3tts.machine import trim_free_memory
-from wyoming_qwen3tts.models.installer import Arrivals, served_models
-from wyoming_qwen3tts.models.orders import Order, Wishes
-from wyoming_qwen3tts.models.provision import ProvisionOptions
+from wyoming_qwen3tts.models.installer import ModelInstaller
+from wyoming_qwen3tts.models.references import BuildRequest, served_models
 from wyoming_qwen3tts.monitoring.health import EngineStatus
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
@@ -56,14 +55,14 @@ class SpeechEngine:
         catalog: Catalog,
         pool: ModelPool,
         worker: SynthesisWorker,
-        arrivals: Arrivals,
+        installer: ModelInstaller,
         speeds: SpeedRecord,
         figures: Metrics,
     ) -> None:
         """Serve the voices of a catalogue, also of models that are still on their way."""
         self._figures = figures
         self._config = config
-        self._arrivals = arrivals
+        self._installer = installer
         self._catalog = catalog
         self._pool = pool
         self._worker = worker
@@ -83,7 +82,7 @@ class SpeechEngine:
             self._admission.num_open,
             self._worker.status,
             self._pool.status(),
-            self._arrivals.states,
+            self._installer.progress,
         )
 
     def close(self) -> None:
@@ -167,10 +166,10 @@ class SpeechEngine:
         try:
             chosen = await self._catalog.find(request, self._config.voice)
         except RequestError:
-            if not await self._arrivals.settle(None):
+            if not await self._installer.ensure_ready(None):
                 raise
         else:
-            if not await self._arrivals.settle(chosen.bundle):
+            if not await self._installer.ensure_ready(chosen.bundle):
                 return chosen
         return await self._catalog.find(request, self._config.voice)
 
@@ -241,20 +240,19 @@ async def create_speech_source(
         BundleError: A model cannot be used.
     """
     data_dirs = config.data_paths
-    wishes = Wishes(precision=config.precision)
-    models = await asyncio.to_thread(served_models, config.models, wishes, data_dirs)
+    models = await asyncio.to_thread(served_models, config.models, data_dirs, config.precision)
     for model in models:
-        if isinstance(model, Order):
-            _LOGGER.info("Getting %s for %s", model.reference, model.target)
+        if isinstance(model, BuildRequest):
+            _LOGGER.info("Installing %s into %s", model.reference, model.target)
         else:
             _LOGGER.info("Serving %s from %s", model.reference, model.directory)
             if model.notice is not None:
                 _LOGGER.warning(model.notice)
-    arrivals = Arrivals(
+    installer = ModelInstaller(
         models,
-        data_dirs[0],
-        ProvisionOptions(config.local_files_only, config.keep_checkpoint),
         wait_s=config.model_wait_timeout,
+        local_files_only=config.local_files_only,
+        keep_checkpoint=config.keep_checkpoint,
     )
     worker = SynthesisWorker()
     worker.start()
@@ -266,12 +264,12 @@ async def create_speech_source(
         memory_limit_bytes=limit,
         on_loss=worker.abandon,
     )
-    catalog = Catalog(arrivals.bundles, VoiceLibrary(data_dirs), config.styles)
+    catalog = Catalog(installer.bundles, VoiceLibrary(data_dirs), config.styles)
     speeds = SpeedRecord(data_dirs[0])
-    engine = SpeechEngine(config, catalog, pool, worker, arrivals, speeds, figures or Metrics())
-    async with arrivals.working(), _reporting(pool):
+    engine = SpeechEngine(config, catalog, pool, worker, installer, speeds, figures or Metrics())
+    async with installer.running(), _reporting(pool):
         # Not awaited: describe is answered meanwhile, and a request waits for the same model.
-        warm_up = asyncio.create_task(_keep_warm(engine, arrivals))
+        warm_up = asyncio.create_task(_keep_warm(engine, installer))
         care = asyncio.create_task(_take_care(pool, config.idle_unload_seconds))
         try:
             yield engine
@@ -297,9 +295,9 @@ async def _reporting(pool: ModelPool) -> AsyncIterator[None]:
         pool.log_status()
 
 
-async def _keep_warm(engine: SpeechEngine, arrivals: Arrivals) -> None:
+async def _keep_warm(engine: SpeechEngine, installer: ModelInstaller) -> None:
     await engine.warm_up()
-    async for bundle in arrivals.arrived():
+    async for bundle in installer.installed():
         _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
         await engine.warm_up()
 

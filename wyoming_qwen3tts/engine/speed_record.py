@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from wyoming_qwen3tts.models.bundles import FASTER_RANK, InstalledBundle
+from wyoming_qwen3tts.models.bundles import InstalledBundle
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def choose(bundles: Sequence[InstalledBundle], record: SpeedRecord) -> Installed
         return best
     other = ranked[1]
     other_rtf = record.rtf(other)
-    if other.rank > FASTER_RANK or (other_rtf or 0.0) >= best_rtf:
+    if other.rank > 1 or (other_rtf or 0.0) >= best_rtf:
         return best
     _LOGGER.info(
         "%s took %.2f s for a second of speech, so %s is served; name one with --precision "

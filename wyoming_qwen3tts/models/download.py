@@ -1,385 +1,494 @@
-"""Fetches checkpoints into the store of a data directory: only what is missing, and checked.
+"""Downloads checkpoints with huggingface_hub: what is missing, continued where it stopped, checked.
 
-A file that is there was checked when it arrived and is checked again before it is used; one whose
-bytes are wrong is named and fetched again. A transfer that breaks off goes on where it stopped, in
-the same run or in a later one. With everything there, not one network call is made.
+huggingface_hub owns metadata, transfer, mirrors (``HF_ENDPOINT``), tokens and proxies. This module
+keeps the incomplete file of an interrupted transfer, which huggingface_hub would delete.
 """
 
 import errno
+import hashlib
+import io
+import json
 import logging
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, TypeVar
 
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import HfApi, constants, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import http_get
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, but not marked
+    build_hf_headers,
+)
 
+from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import DownloadError, UnavailableError
 from wyoming_qwen3tts.machine import free_disk_bytes
-from wyoming_qwen3tts.models.checkpoint_store import (
-    CheckpointStore,
-    FileRecord,
-    git_sha1_of,
-    sha256_of,
-    whole_sha256,
+from wyoming_qwen3tts.models.checkpoints import (
+    PART_SUFFIX,
+    STORE_NAME,
+    checkpoint_directory,
+    link_or_copy,
+    record_commit,
 )
-from wyoming_qwen3tts.models.hub import (
-    Hub,
-    HubOptions,
-    MissingFileError,
-    RemoteFile,
-    Retries,
-    is_commit,
-)
-from wyoming_qwen3tts.models.provision_state import CancelledError
+from wyoming_qwen3tts.models.registry import CheckpointFile
 
 _LOGGER = logging.getLogger(__name__)
 
+_LIBRARY: Final = "wyoming-qwen3tts"
 _MEGABYTE: Final = 1_000_000
-_SHA1_DIGITS: Final = 40
-# Wrong bytes once may be bad luck; twice is a proxy or mirror that changes them.
-_MAX_WRONG: Final = 2
+_CHUNK_BYTES: Final = 1 << 18
+_SHA256_DIGITS: Final = 64
+# One damaged transfer may be chance; a second one is a proxy or mirror that changes the file.
+_MAX_ATTEMPTS: Final = 2
+_NUM_RETRIES: Final = 6
+_FIRST_BACKOFF_S: Final = 0.5
+_MAX_BACKOFF_S: Final = 30.0
+# A hub that asks for a longer pause is reported instead.
+_MAX_WAIT_S: Final = 300.0
+_BUSY_STATUSES: Final = {408, 416, 425, 429}
 _FULL_DISK: Final = {errno.ENOSPC, errno.EDQUOT}
 
-Progress = Callable[[float, str], None]
-"""Called with the finished fraction, 0 to 1, and what is being done."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class WantedFile:
-    """A file that shall be there."""
-
+class _RemoteFile:
     path: str
-    num_bytes: int | None = None
-    """None where it is not known before the hub was asked."""
-    sha256: str = ""
-    """All of the hash, its start, or nothing."""
-    is_optional: bool = False
-    """Whether it is no error that the repository has no such file."""
-    also_in: tuple[tuple[str, str], ...] = ()
-    """(repository, revision) that have the very same file."""
+    num_bytes: int | None
+    sha256: str
+    """All digits, or the first ones, or empty."""
+    git_sha1: str
+    """Of a small file, or empty."""
 
 
-class Fetcher:
-    """Fetches the files of repositories into one store."""
+class Downloader:
+    """Downloads files of repositories into a data directory, whose lock the caller holds."""
 
     def __init__(
         self,
-        store: CheckpointStore,
-        options: HubOptions,
-        cancelled: threading.Event,
-        progress: Progress = lambda _fraction, _message: None,
+        data_dir: Path,
+        report: Callable[[float, str], None],
+        *,
+        local_files_only: bool = False,
     ) -> None:
-        """Prepare to fetch.
+        """Prepare; nothing is sent yet.
 
         Args:
-            store: Where files go; the caller holds the data directory's lock.
-            options: How the hub is asked.
-            cancelled: Set by another thread to end whatever is going on.
-            progress: Told how far a call of :meth:`fetch` is.
+            data_dir: The data directory.
+            report: Called with the finished fraction and the current step.
+            local_files_only: Never use the network.
         """
-        self._store = store
-        self._options = options
-        self._cancelled = cancelled
-        self._progress = progress
-        self._hub = Hub(options, cancelled)
-        self._done_bytes = 0
+        self._data_dir = data_dir
+        self._report = report
+        self._is_offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
+        # A connection that breaks loses the current chunk; the default is 10 MB.
+        constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
+        self._finished_bytes = 0
         self._total_bytes = 0
-
-    def commit_of(self, repo: str, revision: str, path: str = "config.json") -> str:
-        """Return the commit that a revision means; without a network, the last one known.
-
-        Args:
-            repo: The repository.
-            revision: A branch, a tag or a commit.
-            path: A file that the repository has.
-
-        Raises:
-            DownloadError: Nobody knows.
-        """
-        if is_commit(revision):
-            return revision
-        known = self._store.known_commit(repo, revision)
-        if known is None and (cached := _cached(repo, revision, path)) is not None:
-            known = cached.parents[path.count("/")].name
-        if self._options.is_offline:
-            if known is None:
-                raise self._offline_error(repo, path)
-            return known
-        try:
-            commit = self._hub.describe(repo, revision, path).revision
-        except UnavailableError as error:
-            if known is None:
-                raise
-            _LOGGER.warning("%s Taking what %s of %s was last: %s", error, revision, repo, known)
-            return known
-        with self._disk_errors():
-            self._store.note_commit(repo, revision, commit)
-        return commit
+        self._position = 0
+        """Bytes of the current file."""
 
     def fetch(
-        self, repo: str, commit: str, files: Sequence[WantedFile], extra_bytes: int = 0
+        self,
+        repo: str,
+        revision: str,
+        paths: Sequence[str],
+        *,
+        known: Sequence[CheckpointFile] = (),
+        optional: Collection[str] = (),
+        extra_bytes: int = 0,
     ) -> Path:
-        """Make files of a commit be there, whole and checked.
+        """Download the missing ones of some files; return the directory that has all of them.
 
         Args:
             repo: The repository.
-            commit: The commit.
-            files: What is wanted, in the order in which it is fetched.
-            extra_bytes: Free space that is needed besides, for what comes afterwards.
-
-        Returns:
-            The checkpoint's directory.
+            revision: Branch, tag or commit.
+            paths: The files, in the order of download.
+            known: Sizes and hashes that are known already.
+            optional: Those of ``paths`` that the repository may lack.
+            extra_bytes: Free space that the next step needs.
 
         Raises:
-            DownloadError: A file cannot be had, or there is too little space; in one sentence.
-            CancelledError: Nobody wants it any more.
+            UnavailableError: The hub cannot be reached; files that arrived are kept.
+            DownloadError: A file does not exist, is damaged, or does not fit on the disk.
         """
-        self._done_bytes = 0
-        self._total_bytes = sum(file.num_bytes or 0 for file in files)
-        directory = self._store.snapshot_directory(repo, commit)
-        with self._disk_errors():
-            missing = [file for file in files if not self._is_there(repo, commit, file)]
-            if missing:
-                if self._options.is_offline:
-                    wanted = [file for file in missing if not file.is_optional]
-                    if wanted:
-                        raise self._offline_error(repo, wanted[0].path)
-                    return directory
-                self._fetch_missing(repo, commit, missing, extra_bytes)
+        for path in paths:
+            _check_path(path)
+        by_path = {file.path: file for file in known}
+        needed = [path for path in paths if path not in optional]
+
+        def local(commit: str) -> Path | None:
+            return self._local(repo, commit, needed, by_path)
+
+        is_pinned = is_commit(revision)
+        if (is_pinned or self._is_offline) and (directory := local(revision)) is not None:
+            return directory
+        if self._is_offline:
+            raise _offline_error(repo, self._first_missing(repo, revision, needed))
+        try:
+            commit, listed = self._retry(lambda: _list_files(repo, revision))
+        except UnavailableError as error:
+            if (directory := local(revision)) is None:
+                raise
+            _LOGGER.warning("%s Using the last known state of %s", error, repo)
+            return directory
+        if (directory := local(commit)) is None:
+            files = _select(repo, revision, paths, optional, listed, by_path)
+            directory = checkpoint_directory(self._data_dir, repo, commit)
+            self._fetch_missing(repo, commit, directory, files, extra_bytes)
+        if not is_pinned:
+            record_commit(self._data_dir, repo, revision, commit)
         return directory
 
-    def _is_there(self, repo: str, commit: str, file: WantedFile) -> bool:
-        """Whether a file is there with the right bytes; takes it from a cache if it can."""
-        path = self._store.snapshot_directory(repo, commit) / file.path
-        record = self._store.records(repo, commit).get(file.path)
-        expected = whole_sha256(file.sha256) or (record.sha256 if record is not None else "")
-        if path.is_file():
-            # Without any hash a file cannot be trusted: its arrival was cut short.
-            if expected and expected == (found := self._checked(path, file, expected)):
-                self._note(repo, commit, file.path, path, found)
-                return True
-            path.unlink()
-        candidates = self._candidates(repo, commit, file, expected)
-        return any(self._take(candidate, repo, commit, file) for candidate in candidates)
+    def _local(
+        self, repo: str, revision: str, paths: Sequence[str], known: dict[str, CheckpointFile]
+    ) -> Path | None:
+        """Return a directory on this machine that has all files, of our own or the user's cache."""
+        for cache in (self._data_dir / STORE_NAME, Path(constants.HF_HUB_CACHE)):
+            found = [_cached(cache, repo, revision, path) for path in paths]
+            if all(
+                file is not None and _is_complete(file, known.get(path))
+                for file, path in zip(found, paths, strict=True)
+            ):
+                first = Path(found[0] or "")
+                return first.parents[len(PurePosixPath(paths[0]).parts) - 1]
+        return None
 
-    def _candidates(
-        self, repo: str, commit: str, file: WantedFile, expected: str
-    ) -> Iterator[Path]:
-        """Yield where else on this machine the same file may be."""
-        if expected and (blob := self._store.blob(expected)).is_file():
-            yield blob
-        for source, revision in ((repo, commit), *file.also_in):
-            if (cached := _cached(source, revision, file.path)) is not None:
-                yield cached
-
-    def _take(self, candidate: Path, repo: str, commit: str, file: WantedFile) -> bool:
-        """Make a file that is elsewhere on this machine part of the checkpoint."""
-        found = self._checked(candidate, file, file.sha256)
-        if not found.startswith(file.sha256):
-            return False
-        path = self._store.place(candidate, repo, commit, file.path)
-        self._note(repo, commit, file.path, path, found)
-        _LOGGER.info("%s of %s was on this machine already (%s)", file.path, repo, candidate)
-        return True
-
-    def _checked(self, path: Path, file: WantedFile, expected: str) -> str:
-        """Return the hash of a file that is there; it counts as done if it is the expected one."""
-        before = self._done_bytes
-        found = sha256_of(path, lambda num_bytes: self._advance(num_bytes, f"checking {file.path}"))
-        if not found.startswith(expected):
-            self._done_bytes = before
-            _LOGGER.warning("%s is damaged: its sha256 is %s, not %s", path, found, expected)
-            if path.is_relative_to(self._store.root):
-                # It may be one name of several of the same damaged content.
-                self._store.blob(expected).unlink(missing_ok=True)
-        return found
+    def _first_missing(self, repo: str, revision: str, paths: Sequence[str]) -> str:
+        store = self._data_dir / STORE_NAME
+        missing = (path for path in paths if _cached(store, repo, revision, path) is None)
+        return next(missing, paths[0])
 
     def _fetch_missing(
-        self, repo: str, commit: str, files: Sequence[WantedFile], extra_bytes: int
+        self,
+        repo: str,
+        commit: str,
+        directory: Path,
+        files: Sequence[_RemoteFile],
+        extra_bytes: int,
     ) -> None:
-        described: list[tuple[WantedFile, RemoteFile]] = []
-        for file in files:
-            try:
-                described.append((file, self._describe(repo, commit, file)))
-            except MissingFileError:
-                if not file.is_optional:
-                    raise
-        self._total_bytes += sum(
-            (remote.num_bytes or 0) - (file.num_bytes or 0) for file, remote in described
-        )
-        self._check_space(repo, described, extra_bytes)
-        for file, remote in described:
-            blob = self._store.blob(whole_sha256(remote.digest) or "-")
-            if blob.is_file() and self._take(blob, repo, commit, file):
-                continue
-            self._fetch_file(file, remote)
+        missing = [file for file in files if _size(directory / file.path) != file.num_bytes]
+        self._total_bytes = sum(file.num_bytes or 0 for file in files)
+        missing_bytes = sum(file.num_bytes or 0 for file in missing)
+        self._finished_bytes = self._total_bytes - missing_bytes
+        here = sum(_size(_part(directory / file.path)) or 0 for file in missing)
+        self._check_space(repo, missing_bytes - here, extra_bytes)
+        for file in missing:
+            self._position = 0
+            with _errors(repo, commit, file.path, self._data_dir):
+                self._fetch_file(repo, commit, directory / file.path, file)
+            self._finished_bytes += file.num_bytes or 0
 
-    def _describe(self, repo: str, commit: str, file: WantedFile) -> RemoteFile:
-        """Ask what a file is; a hub whose answer is another file than the known one is refused."""
-        remote = self._hub.describe(repo, commit, file.path)
-        known, said = whole_sha256(file.sha256), whole_sha256(remote.digest)
-        if known and said and known != said:
-            raise DownloadError(
-                f"{self._options.address} has another {file.path} of {repo} than the published one "
-                f"(sha256 {said}, not {known}); check HF_ENDPOINT."
-            )
-        num_bytes = remote.num_bytes if remote.num_bytes is not None else file.num_bytes
-        return RemoteFile(repo, commit, file.path, num_bytes, known or remote.digest)
-
-    def _check_space(
-        self, repo: str, described: Sequence[tuple[WantedFile, RemoteFile]], extra_bytes: int
-    ) -> None:
-        needed = sum(
-            (remote.num_bytes or 0) - _size(self._partial(remote)) for _file, remote in described
-        )
-        free = free_disk_bytes(self._store.root)
+    def _check_space(self, repo: str, needed: int, extra_bytes: int) -> None:
+        free = free_disk_bytes(self._data_dir)
         if free < needed + extra_bytes:
             extra = f" and {extra_bytes // _MEGABYTE} MB for the bundle" if extra_bytes else ""
             raise DownloadError(
-                f"{repo} needs {needed // _MEGABYTE} MB{extra}, but {self._store.root.parent} has "
+                f"{repo} needs {needed // _MEGABYTE} MB{extra}, but {self._data_dir} has "
                 f"{free // _MEGABYTE} MB free; make room, or choose another --data-dir."
             )
 
-    def _fetch_file(self, file: WantedFile, remote: RemoteFile) -> None:
-        partial = self._partial(remote)
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1, _MAX_WRONG + 1):
-            before = self._done_bytes
-            self._transfer(remote, partial)
-            found = sha256_of(partial)
-            if not (problem := _problem(file, remote, partial, found)):
-                break
-            partial.unlink()
-            self._done_bytes = before
-            if attempt == _MAX_WRONG:
-                raise DownloadError(
-                    f"{file.path} of {remote.repo} arrived with wrong bytes {attempt} times "
-                    f"({problem}); a mirror or proxy changes it, check HF_ENDPOINT and HTTPS_PROXY."
-                )
-            _LOGGER.warning(
-                "%s of %s has wrong bytes (%s); it is fetched again",
-                file.path,
-                remote.repo,
-                problem,
-            )
-        self._put_in_place(partial, remote, found)
-
-    def _put_in_place(self, partial: Path, remote: RemoteFile, found: str) -> None:
-        """Make a checked file part of the checkpoint; whatever is cut short is done again."""
-        if whole_sha256(remote.digest):
-            blob = self._store.blob(found)
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            partial.replace(blob)
-            path = self._store.place(blob, remote.repo, remote.revision, remote.path)
-        else:
-            path = self._store.snapshot_directory(remote.repo, remote.revision) / remote.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.replace(path)
-        self._note(remote.repo, remote.revision, remote.path, path, found)
-
-    def _transfer(self, remote: RemoteFile, partial: Path) -> None:
-        """Bring all bytes of a file here, from where an earlier attempt stopped."""
-        retries = Retries(self._options, self._cancelled)
-        with partial.open("ab") as file:
-            furthest = file.tell()
-            self._advance(furthest, remote.path)
-            while remote.num_bytes is None or file.tell() < remote.num_bytes:
-                try:
-                    self._receive(remote, file)
-                    break
-                except UnavailableError as error:
-                    file.flush()
-                    if file.tell() > furthest:
-                        furthest = file.tell()
-                        retries.reset()
-                    self._advance(0, f"waiting to go on with {remote.path}")
-                    retries.wait_after(error)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _receive(self, remote: RemoteFile, file: BinaryIO) -> None:
-        """Append what one connection brings."""
-        offset = file.tell()
-        with self._hub.open(remote, offset) as (start, chunks):
-            if start != offset:
-                # The server cannot go on in the middle.
-                file.truncate(start)
-                self._advance(start - offset, remote.path)
-            for chunk in chunks:
-                file.write(chunk)
-                self._advance(len(chunk), remote.path)
-        if remote.num_bytes is not None and file.tell() < remote.num_bytes:
-            raise UnavailableError(
-                f"{remote.path} ({remote.repo}) ended after {file.tell()} of {remote.num_bytes} "
-                f"bytes; check the network, and the proxy before {self._options.address}."
-            )
-
-    def _note(self, repo: str, commit: str, path: str, file: Path, sha256: str) -> None:
-        record = FileRecord(file.stat().st_size, sha256)
-        if self._store.records(repo, commit).get(path) != record:
-            self._store.add_record(repo, commit, path, record)
-
-    def _partial(self, remote: RemoteFile) -> Path:
-        known = whole_sha256(remote.digest)
-        return self._store.partial(remote.repo, remote.revision, remote.path, known)
-
-    def _advance(self, num_bytes: int, what: str) -> None:
-        if self._cancelled.is_set():
-            raise CancelledError
-        self._done_bytes += num_bytes
-        total = max(self._total_bytes, 1)
-        done_mb, total_mb = self._done_bytes // _MEGABYTE, total // _MEGABYTE
-        fraction = min(self._done_bytes / total, 1.0)
-        self._progress(fraction, f"{what}, {done_mb} of {total_mb} MB")
-
-    def _offline_error(self, repo: str, path: str) -> DownloadError:
-        return DownloadError(
-            f"{path} of {repo} is not on this machine, and fetching is switched off; run once "
-            "without --local-files-only (or HF_HUB_OFFLINE)."
+    def _fetch_file(self, repo: str, commit: str, target: Path, file: _RemoteFile) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        if (copy := self._find_copy(file)) is not None:
+            _LOGGER.info("%s of %s is on this machine already (%s)", file.path, repo, copy)
+            link_or_copy(copy, target)
+            return
+        for _ in range(_MAX_ATTEMPTS):
+            self._retry(lambda: self._transfer(repo, commit, target, file))
+            problem = _problem(_part(target), file)
+            if problem is None:
+                _part(target).replace(target)
+                return
+            _LOGGER.warning("%s of %s is damaged (%s)", file.path, repo, problem)
+            _part(target).unlink()
+        raise DownloadError(
+            f"{file.path} of {repo} arrived damaged {_MAX_ATTEMPTS} times ({problem}); a mirror or "
+            "proxy changes it, check HF_ENDPOINT and HTTPS_PROXY."
         )
 
-    @contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        """Say what is wrong with the disk in one sentence."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno in _FULL_DISK:
-                left = max(self._total_bytes - self._done_bytes, 0) // _MEGABYTE
-                free = free_disk_bytes(self._store.root) // _MEGABYTE
-                raise DownloadError(
-                    f"The disk is full: {left} MB are still to come, {self._store.root} has {free} "
-                    "MB free; make room and start again, what has arrived is kept."
-                ) from error
-            where = error.filename or self._store.root
+    def _find_copy(self, file: _RemoteFile) -> Path | None:
+        """Return the same file of another checkpoint: the codec is in all of them."""
+        if len(file.sha256) != _SHA256_DIGITS:
+            return None
+        for cache in (self._data_dir / STORE_NAME, Path(constants.HF_HUB_CACHE)):
+            for path in cache.glob(f"models--*/snapshots/*/{file.path}"):
+                if _size(path) == file.num_bytes and _problem(path, file) is None:
+                    return path
+        return None
+
+    def _transfer(self, repo: str, commit: str, target: Path, file: _RemoteFile) -> None:
+        """Bring all bytes of a file here, from where an earlier attempt stopped."""
+
+        def written(position: int) -> None:
+            self._position = position
+            done = self._finished_bytes + position
+            fraction = min(done / max(self._total_bytes, 1), 1.0)
+            megabytes = f"{done // _MEGABYTE} of {self._total_bytes // _MEGABYTE} MB"
+            self._report(fraction, f"{file.path}, {megabytes}")
+
+        url = hf_hub_url(repo, file.path, revision=commit)
+        headers = build_hf_headers(library_name=_LIBRARY, library_version=__version__)
+        headers["Accept-Encoding"] = "identity"
+        with (
+            _errors(repo, commit, file.path, self._data_dir),
+            _ReportedFile(_part(target), written) as part,
+        ):
+            if file.num_bytes is not None and part.tell() > file.num_bytes:
+                part.truncate(0)
+            http_get(
+                url,
+                part,
+                resume_size=part.seek(0, io.SEEK_END),
+                headers=headers,
+                expected_size=file.num_bytes,
+                displayed_filename=file.path,
+                _nb_retries=0,
+            )
+
+    def _retry(self, action: Callable[[], Found]) -> Found:
+        """Repeat what may work later; bytes that arrive give all retries back."""
+        num_failures, furthest = 0, -1
+        while True:
+            try:
+                return action()
+            except UnavailableError as error:
+                num_failures = 1 if self._position > furthest else num_failures + 1
+                furthest = max(furthest, self._position)
+                backoff_s = min(_FIRST_BACKOFF_S * 2 ** (num_failures - 1), _MAX_BACKOFF_S)
+                wait_s = max(backoff_s, error.retry_after_s or 0.0)
+                if num_failures > _NUM_RETRIES or wait_s > _MAX_WAIT_S:
+                    raise
+                _LOGGER.info("%s Trying again in %.0f s.", error, wait_s)
+                time.sleep(wait_s)
+
+
+class _ReportedFile(io.FileIO):
+    """A file to append to that reports its size."""
+
+    def __init__(self, path: Path, written: Callable[[int], None]) -> None:
+        super().__init__(path, "a")
+        self._written = written
+
+    def write(self, data: Any) -> int:
+        count = super().write(data)
+        self._written(self.tell())
+        return count
+
+
+def is_commit(revision: str) -> bool:
+    """Whether a revision is a commit, which always means the same files."""
+    return re.fullmatch(r"[0-9a-f]{40}", revision) is not None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        DownloadError: It holds none.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return dict(values)
+    except (OSError, ValueError, TypeError) as error:
+        raise DownloadError(f"{path} cannot be read ({error}); remove it and try again.") from error
+
+
+def _list_files(repo: str, revision: str) -> tuple[str, dict[str, _RemoteFile]]:
+    """Return the commit of a revision, and its files by path."""
+    with _errors(repo, revision, "its list of files"):
+        info = HfApi(library_name=_LIBRARY, library_version=__version__).model_info(
+            repo,
+            revision=revision,
+            files_metadata=True,
+            timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
+        )
+        commit = str(info.sha)
+        if not is_commit(commit):
+            raise ValueError(commit)
+    files = {
+        each.rfilename: _RemoteFile(
+            each.rfilename,
+            each.size,
+            each.lfs.sha256 if each.lfs else "",
+            "" if each.lfs else each.blob_id or "",
+        )
+        for each in info.siblings or ()
+    }
+    return commit, files
+
+
+def _select(
+    repo: str,
+    revision: str,
+    paths: Sequence[str],
+    optional: Collection[str],
+    listed: dict[str, _RemoteFile],
+    known: dict[str, CheckpointFile],
+) -> list[_RemoteFile]:
+    selected = []
+    for path in paths:
+        file = listed.get(path)
+        if file is None:
+            if path in optional:
+                continue
             raise DownloadError(
-                f"{where} cannot be written or read ({error.strerror}); choose another --data-dir, "
-                "or mend its permissions."
-            ) from error
+                f"{repo} has no file {path} at revision {revision}; name another revision, or a "
+                "repository in the official layout."
+            )
+        expected = known[path].sha256 if path in known else ""
+        if file.sha256 and not file.sha256.startswith(expected):
+            raise DownloadError(
+                f"{constants.ENDPOINT} has another {path} of {repo} than the published one "
+                f"(sha256 {file.sha256}, not {expected}); check HF_ENDPOINT."
+            )
+        sha256 = file.sha256 or expected
+        selected.append(_RemoteFile(path, file.num_bytes, sha256, file.git_sha1))
+    return selected
 
 
-def _cached(repo: str, revision: str, path: str) -> Path | None:
-    """Return a file in huggingface_hub's own cache, as it is on disk."""
-    found = try_to_load_from_cache(repo, path, revision=revision)
+def _check_path(path: str) -> None:
+    """Raise an error for a path that leads out of the checkpoint."""
+    parts = PurePosixPath(path).parts
+    if not parts or ".." in parts or path.startswith("/") or "\\" in path or "\0" in path:
+        raise DownloadError(f"The file name {path!r} is not allowed in a repository.")
+
+
+def _cached(cache: Path, repo: str, revision: str, path: str) -> Path | None:
+    try:
+        found = try_to_load_from_cache(repo, path, cache_dir=cache, revision=revision)
+    except HFValidationError as error:
+        raise DownloadError(f"{repo!r} is not the name of a repository.") from error
     return Path(found) if isinstance(found, str) else None
 
 
-def _problem(file: WantedFile, remote: RemoteFile, partial: Path, found: str) -> str:
-    """Return what is wrong with the bytes that arrived; nothing if they are right."""
-    size = partial.stat().st_size
-    if remote.num_bytes is not None and size != remote.num_bytes:
-        return f"{size} bytes, not {remote.num_bytes}"
-    expected = whole_sha256(remote.digest) or file.sha256
-    if not found.startswith(expected):
-        return f"sha256 {found}, not {expected}"
-    if len(remote.digest) == _SHA1_DIGITS and git_sha1_of(partial) != remote.digest:
-        return f"git hash {git_sha1_of(partial)}, not {remote.digest}"
-    return ""
+def _is_complete(file: Path, known: CheckpointFile | None) -> bool:
+    is_exact = known is not None and len(known.sha256) == _SHA256_DIGITS
+    return not is_exact or known is None or _size(file) == known.bytes
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _part(target: Path) -> Path:
+    return target.with_name(f"{target.name}{PART_SUFFIX}")
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _problem(path: Path, file: _RemoteFile) -> str | None:
+    """Return how a file differs from what the hub or the registry states."""
+    size = path.stat().st_size
+    if file.num_bytes is not None and size != file.num_bytes:
+        return f"{size} bytes, not {file.num_bytes}"
+    if file.sha256:
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if not found.startswith(file.sha256):
+            return f"sha256 {found}, not {file.sha256}"
+    elif file.git_sha1:
+        data = b"blob %d\0" % size + path.read_bytes()
+        found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+        if found != file.git_sha1:
+            return f"git hash {found}, not {file.git_sha1}"
+    return None
+
+
+def _offline_error(repo: str, path: str) -> DownloadError:
+    return DownloadError(
+        f"{path} of {repo} is not on this machine, and downloads are switched off; run once "
+        "without --local-files-only (or HF_HUB_OFFLINE)."
+    )
+
+
+@contextmanager
+def _errors(repo: str, revision: str, what: str, data_dir: Path | None = None) -> Iterator[None]:
+    """Turn errors of hub, network and disk into one sentence that says what to do."""
+    address = constants.ENDPOINT
+    try:
+        yield
+    except HfHubHTTPError as error:
+        raise _explain_status(error, repo, revision, what) from error
+    except HFValidationError as error:
+        raise DownloadError(f"{repo!r} is not the name of a repository.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DownloadError(
+            f"{address} does not answer as a model hub does; check HF_ENDPOINT and proxy settings."
+        ) from error
+    except OSError as error:
+        if error.errno is None:
+            raise UnavailableError(
+                f"{what} of {repo} ended too early; check the network, and the proxy before "
+                f"{address}."
+            ) from error
+        if error.errno in _FULL_DISK:
+            raise DownloadError(
+                f"The disk of {data_dir} is full; make room and start again, what has arrived is "
+                "kept."
+            ) from error
+        raise DownloadError(
+            f"{error.filename or data_dir} cannot be written or read ({error.strerror}); choose "
+            "another --data-dir, or fix its permissions."
+        ) from error
+    except Exception as error:
+        # huggingface_hub lets through the errors of its HTTP library, whichever that is.
+        if not type(error).__module__.startswith("httpx"):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UnavailableError(
+            f"{what} of {repo} cannot be downloaded from {address} ({reason}); check the network, "
+            "and HF_ENDPOINT and HTTPS_PROXY where you use them."
+        ) from error
+
+
+def _explain_status(error: HfHubHTTPError, repo: str, revision: str, what: str) -> DownloadError:
+    address, response = constants.ENDPOINT, error.response
+    status, headers = response.status_code, response.headers
+    if status in _BUSY_STATUSES or status >= 500:
+        failure = UnavailableError(
+            f"{address} cannot send {what} of {repo} now (status {status}); try again later."
+        )
+        failure.retry_after_s = _requested_wait_s(headers)
+        return failure
+    if isinstance(error, EntryNotFoundError):
+        text = f"{repo} has no file {what} at revision {revision}; name another revision."
+    elif isinstance(error, RevisionNotFoundError):
+        text = f"{repo} has no revision {revision}; name another one."
+    elif isinstance(error, GatedRepoError):
+        text = (
+            f"{repo} is only for users who accepted its terms; accept them on {address}/{repo}, "
+            "then log in with: hf auth login (or set HF_TOKEN)."
+        )
+    elif "credentials" in headers.get("X-Error-Message", ""):
+        text = (
+            f"{address} does not accept your token; log in again with: hf auth login (or set "
+            "HF_TOKEN), or log out."
+        )
+    elif isinstance(error, RepositoryNotFoundError) or status in {401, 403, 404}:
+        text = (
+            f"{repo} does not exist on {address}, or is private; check the name, or log in with: "
+            "hf auth login (or set HF_TOKEN)."
+        )
+    else:
+        text = f"{address} refuses {what} of {repo} with status {status}."
+    return DownloadError(text)
+
+
+def _requested_wait_s(headers: Any) -> float | None:
+    """Return the pause that the hub asks for."""
+    after = headers.get("Retry-After", "")
+    if after.isdigit():
+        return float(after)
+    match = re.search(r"\br=0;\s*t=(\d+)", headers.get("ratelimit", ""))
+    return float(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""The five published models as data (``data/models.yaml``), by name, alias or repository."""
+"""The five published models (``data/models.yaml``), by name, alias or repository."""
 
 import difflib
 from collections.abc import Mapping
@@ -14,7 +14,6 @@ from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
     BundleSource,
     CodecIds,
-    Device,
     GenerationDefaults,
     Manifest,
     ModelFacts,
@@ -24,7 +23,6 @@ from wyoming_qwen3tts.runtime.manifest import (
 )
 
 _DATA: Final = "data/models.yaml"
-SHA256_DIGITS: Final = 64
 # The same in all published models.
 _NUM_CODE_GROUPS: Final = 16
 _CODEBOOK_SIZE: Final = 2048
@@ -37,21 +35,19 @@ _TALKER: Final = TalkerLayout(
 
 
 @dataclass(frozen=True)
-class CatalogueFile:
-    """One file of a checkpoint."""
+class CheckpointFile:
+    """One file of a published checkpoint."""
 
     path: str
     """Relative to the checkpoint."""
     bytes: int
-    """Exact where the whole hash is known, else what was seen."""
+    """Exact where the whole hash is known, else as observed."""
     sha256: str = ""
-    """All 64 digits, or the first ones, or none, as far as they are known."""
-    is_shared: bool = False
-    """Whether it is the same in every published checkpoint."""
+    """All 64 digits, or the first ones, or empty."""
 
 
 @dataclass(frozen=True)
-class PublishedSource:
+class ReadyMade:
     """Where ready-made ONNX bundles of a model are."""
 
     repo: str
@@ -60,7 +56,7 @@ class PublishedSource:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a bundle was measured to need, in bytes."""
+    """Measured needs of a bundle, in bytes."""
 
     bundle_bytes: int
     """On disk."""
@@ -71,7 +67,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class CatalogueModel:
+class PublishedModel:
     """A published checkpoint."""
 
     name: str
@@ -85,13 +81,13 @@ class CatalogueModel:
     hidden_size: int
     """Width of the talker."""
     features: tuple[str, ...]
-    """What it can do, in a few words each."""
+    """Abilities, in a few words each."""
     licence: str
-    files: tuple[CatalogueFile, ...]
+    files: tuple[CheckpointFile, ...]
     """All that a build reads, the largest last."""
-    published: PublishedSource
+    published: ReadyMade
     measured: Mapping[str, Measured] = field(default_factory=dict)
-    """``cpu_int8`` -> what was measured of that bundle; others were not measured."""
+    """``cpu_int8`` -> what was measured of that bundle."""
 
     @property
     def bundle_name(self) -> str:
@@ -105,41 +101,41 @@ class CatalogueModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a user may call it, in lower case."""
+        """All names that a user may write, in lower case."""
         return (self.name, self.bundle_name, self.repo.lower(), *self.aliases)
 
 
 @cache
-def catalogue_models() -> tuple[CatalogueModel, ...]:
+def published_models() -> tuple[PublishedModel, ...]:
     """Return the published models."""
     values = _read()
-    shared = [CatalogueFile(**entry, is_shared=True) for entry in values["shared_files"]]
+    shared = [CheckpointFile(**entry) for entry in values["shared_files"]]
     return tuple(_model(entry, shared) for entry in values["models"])
 
 
-def find_model(name: str) -> CatalogueModel | None:
-    """Return the model that a user calls by name, alias or repository, in any case."""
+def find_model(name: str) -> PublishedModel | None:
+    """Return the model with a name, alias or repository, in any case."""
     wanted = name.strip().lower().replace("_", "-")
-    return next((model for model in catalogue_models() if wanted in model.names), None)
+    return next((model for model in published_models() if wanted in model.names), None)
 
 
-def find_published(repo: str) -> CatalogueModel | None:
+def find_ready_made(repo: str) -> PublishedModel | None:
     """Return the model whose ready-made ONNX bundles are in a repository."""
     wanted = repo.lower()
-    models = catalogue_models()
+    models = published_models()
     return next((model for model in models if model.published.repo.lower() == wanted), None)
 
 
 def suggest_models(name: str) -> str:
-    """Return the nearest right names, as a half-sentence for a message."""
-    names = [known for model in catalogue_models() for known in (model.name, *model.aliases)]
+    """Return the nearest names, as a half-sentence for a message."""
+    names = [known for model in published_models() for known in (model.name, *model.aliases)]
     near = difflib.get_close_matches(name.lower(), names, n=1)
-    listed = ", ".join(model.name for model in catalogue_models())
+    listed = ", ".join(model.name for model in published_models())
     return f"did you mean {near[0]}?" if near else f"there are {listed}"
 
 
-def expected_facts(model: CatalogueModel) -> ModelFacts:
-    """Return the facts that the configuration of a model states."""
+def expected_facts(model: PublishedModel) -> ModelFacts:
+    """Return the facts that the model's configuration states."""
     facts = _read()["facts"]
     has_presets = model.model_type == "custom_voice"
     return ModelFacts(
@@ -161,13 +157,13 @@ def expected_facts(model: CatalogueModel) -> ModelFacts:
 
 
 def expected_manifest(
-    name: str, device: Device, precision: str, facts: ModelFacts, source: BundleSource
+    name: str, precision: str, facts: ModelFacts, source: BundleSource
 ) -> Manifest:
-    """Return what the manifest of a bundle will say of voices, before there is one."""
+    """Return the manifest of a bundle that is not built yet, as far as voices need it."""
     return Manifest(
         format_version=FORMAT_VERSION,
         name=name,
-        device=device,
+        device="cpu",
         recipe=precision,
         precision={},
         facts=facts,
@@ -186,15 +182,15 @@ def _read() -> Mapping[str, Any]:
     return values
 
 
-def _model(entry: Mapping[str, Any], shared: list[CatalogueFile]) -> CatalogueModel:
-    own = [CatalogueFile(**file) for file in entry["files"]]
+def _model(entry: Mapping[str, Any], shared: list[CheckpointFile]) -> PublishedModel:
+    own = [CheckpointFile(**file) for file in entry["files"]]
     measured = {name: Measured(**values) for name, values in entry.get("measured", {}).items()}
     changes = {
         "aliases": tuple(entry["aliases"]),
         "features": tuple(entry["features"]),
-        # Small files first: what is wrong with a checkpoint shows before gigabytes are fetched.
+        # Small files first: they show errors before gigabytes are downloaded.
         "files": tuple(sorted([*own, *shared], key=lambda file: file.bytes)),
-        "published": PublishedSource(**entry["published"]),
+        "published": ReadyMade(**entry["published"]),
         "measured": measured,
     }
-    return CatalogueModel(**{**entry, **changes})
+    return PublishedModel(**{**entry, **changes})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     # They import onnxruntime, which is loaded only after the ports are open.
     from wyoming_qwen3tts.engine.model_pool import ModelStatus
     from wyoming_qwen3tts.engine.worker import WorkerStatus
-    from wyoming_qwen3tts.models.provision_state import ProvisionState
+    from wyoming_qwen3tts.models.progress import InstallProgress
 
 STUCK_S: Final = 60.0
 """A synthesis step takes a fraction of a second, a long prompt on a slow machine some seconds."""
@@ -28,7 +28,7 @@ class EngineStatus:
     worker: "WorkerStatus"
     models: "list[ModelStatus]"
     """Models that were opened, or could not be."""
-    arrivals: "list[ProvisionState]"
+    arrivals: "list[InstallProgress]"
     """Models that are or were being installed."""
 
 

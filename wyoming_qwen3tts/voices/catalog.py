@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.models.bundles import EMBEDDED_NAME, RANDOM_NAME, InstalledBundle
+from wyoming_qwen3tts.models.bundles import EMBEDDED_NAME, InstalledBundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
@@ -37,7 +37,6 @@ _SPEAKER_NOTES = {
 }
 _EMBEDDED_NOTES = {
     EMBEDDED_NAME: "small English voice; for the real ones name a model",
-    RANDOM_NAME: "random weights, sounds but no words",
 }
 _KINDS = {
     VoiceKind.ICL: "cloned voice",

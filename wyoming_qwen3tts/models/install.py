@@ -1,0 +1,310 @@
+"""Installs one model: downloads it, builds the bundle, puts it in place.
+
+``python -m wyoming_qwen3tts.models.install JOB`` does so as a child process, whose memory returns
+to the system. It prints progress as lines of JSON, has a low priority, and ends with its parent.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from filelock import Timeout
+
+from wyoming_qwen3tts.errors import (
+    BuildError,
+    DownloadError,
+    Qwen3TTSError,
+    UnavailableError,
+    is_out_of_memory,
+)
+from wyoming_qwen3tts.files import atomic_directory, atomic_write
+from wyoming_qwen3tts.machine import available_memory_bytes
+from wyoming_qwen3tts.models.bundles import intact_bundle
+from wyoming_qwen3tts.models.checkpoints import (
+    WEIGHTS,
+    data_lock,
+    link_or_copy,
+    remove_checkpoint,
+)
+from wyoming_qwen3tts.models.progress import (
+    EtaEstimator,
+    InstallProgress,
+    Report,
+    read_progress,
+)
+from wyoming_qwen3tts.models.references import PRECISIONS, WORK_NAME, BuildRequest
+from wyoming_qwen3tts.models.registry import CheckpointFile
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
+
+_LOGGER = logging.getLogger(__name__)
+
+Keep = Literal["nothing", "codec", "all"]
+
+_MEGABYTE: Final = 1_000_000
+_NICENESS: Final = 10
+_LOCK_POLL_S: Final = 1.0
+# Time to leave nothing incomplete; the next build removes the rest.
+_GRACE_S: Final = 2.0
+_STDIN: Final = 0
+# What the official layout has besides the weights, and what an onnx-community bundle lacks.
+_SMALL_FILES: Final = (
+    "config.json",
+    "generation_config.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+)
+_CHECKPOINT_FILES: Final = (
+    *_SMALL_FILES,
+    "speech_tokenizer/config.json",
+    "speech_tokenizer/model.safetensors",
+    WEIGHTS,
+)
+# Graphs of an onnx-community bundle that only cloning needs, and one that nothing needs.
+_ENCODERS: Final = {"tok_encoder", "speaker_encoder"}
+_UNUSED_GRAPH: Final = "talker"
+
+
+class LowMemoryError(BuildError):
+    """The build needs more memory than is free now."""
+
+
+@dataclass(frozen=True)
+class InstallJob:
+    """A request, and how to carry it out."""
+
+    request: BuildRequest
+    fetch_only: bool = False
+    """Download without building."""
+    local_files_only: bool = False
+    """Never use the network."""
+    keep: Keep = "nothing"
+    """What to keep of the checkpoint after the build."""
+
+    def to_json(self) -> str:
+        """Return the job as one command-line argument."""
+        request = replace(self.request, fallback=None)
+        return json.dumps(asdict(replace(self, request=request)), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> "InstallJob":
+        """Parse the argument."""
+        values: dict[str, Any] = json.loads(text)
+        request = values.pop("request")
+        for name in ("target", "data_dir", "checkpoint"):
+            request[name] = None if request[name] is None else Path(request[name])
+        return cls(BuildRequest(**request), **values)
+
+
+def install(job: InstallJob, report: Report) -> None:
+    """Carry out a job; the last report is "ready" or "failed", whatever happens."""
+    request = job.request
+    try:
+        with _locked(request, report):
+            message = _install(job, report)
+        final = InstallProgress(request.reference, "ready", 1.0, None, message)
+    except UnavailableError as error:
+        final = _failure(request, str(error), retry_s=error.retry_after_s or 0.0)
+    except Qwen3TTSError as error:
+        is_retried = isinstance(error, LowMemoryError)
+        final = _failure(request, str(error), retry_s=0.0 if is_retried else None)
+    except OSError as error:
+        where = error.filename or request.data_dir
+        message = f"{where} cannot be written or read ({error.strerror}); fix its permissions, or "
+        final = _failure(request, f"{message}choose another --data-dir.", retry_s=None)
+    except Exception as error:  # other models must still be installed
+        _LOGGER.exception("Unexpected failure")
+        retry_s = 0.0 if is_out_of_memory(error) else None
+        final = _failure(request, f"Unexpected failure: {error!r}.", retry_s=retry_s)
+    report(final)
+
+
+def remove_stale_checkpoints(data_dir: Path) -> None:
+    """Remove the checkpoints of bundles whose installer was killed before it could do so."""
+    with suppress(Timeout, OSError), data_lock(data_dir, timeout_s=0):
+        for path in (data_dir / WORK_NAME).glob("*.json"):
+            progress = read_progress(path)
+            if progress is None or progress.is_over:
+                continue
+            bundle = intact_bundle(data_dir / progress.model)
+            if bundle is not None and bundle.manifest.source.repo is not None:
+                remove_checkpoint(data_dir, bundle.manifest.source.repo)
+                ready = replace(progress, state="ready", fraction=1.0, message="ready")
+                atomic_write(path, f"{ready.to_json()}\n")
+
+
+def _failure(request: BuildRequest, message: str, retry_s: float | None) -> InstallProgress:
+    return InstallProgress(request.reference, "failed", 0.0, None, message, retry_s)
+
+
+@contextmanager
+def _locked(request: BuildRequest, report: Report) -> Iterator[None]:
+    """Hold the data directory's lock; report the progress of the process that has it."""
+    while True:
+        try:
+            with data_lock(request.data_dir, timeout_s=_LOCK_POLL_S):
+                yield
+                return
+        except Timeout:
+            other = read_progress(request.progress_file)
+            if other is not None and not other.is_over:
+                report(replace(other, message=f"{other.message} (by another process)"))
+            else:
+                message = "waiting for another process that uses the data directory"
+                report(InstallProgress(request.reference, "fetching", 0.0, None, message))
+
+
+def _install(job: InstallJob, report: Report) -> str:
+    request = job.request
+    if not job.fetch_only and request.installed() is not None:
+        return "is installed already"
+    if not request.is_ready_made and not job.fetch_only:
+        _check_builder()
+        _check_memory(request)
+    files = _fetch(job, EtaEstimator(request.reference, "fetching", report))
+    if job.fetch_only:
+        return str(files[0].parent)
+    if request.is_ready_made:
+        with atomic_directory(request.target) as directory:
+            for path in files:
+                link_or_copy(path, directory / path.name)
+    else:
+        _build(request, files[0].parent, EtaEstimator(request.reference, "building", report))
+    if request.repo is not None and job.keep != "all":
+        remove_checkpoint(request.data_dir, request.repo, keep_codec=job.keep == "codec")
+        if request.is_ready_made and request.model is not None:
+            remove_checkpoint(request.data_dir, request.model.repo)
+    return "ready"
+
+
+def _fetch(job: InstallJob, eta: EtaEstimator) -> list[Path]:
+    """Return the files that the bundle is made of, the checkpoint's config.json first."""
+    request = job.request
+    if request.checkpoint is not None:
+        return [request.checkpoint / "config.json"]
+    # Imported here: a local checkpoint needs no hub.
+    from wyoming_qwen3tts.models.download import Downloader
+
+    downloader = Downloader(request.data_dir, eta.advance, local_files_only=job.local_files_only)
+    if request.is_ready_made:
+        return _fetch_ready_made(request, downloader)
+    known: tuple[CheckpointFile, ...] = request.model.files if request.model else ()
+    directory = downloader.fetch(
+        request.repo or "",
+        request.revision,
+        _CHECKPOINT_FILES,
+        known=known,
+        extra_bytes=request.measured.bundle_bytes if request.measured else 0,
+    )
+    return [directory / path for path in _CHECKPOINT_FILES]
+
+
+def _fetch_ready_made(request: BuildRequest, downloader: Any) -> list[Path]:
+    """Return the files of an onnx-community bundle, and the small ones of its checkpoint."""
+    from wyoming_qwen3tts.models.download import read_json
+
+    repo, variant, model = request.repo or "", request.variant, request.model
+    manifest_path = f"{variant}/{MANIFEST_NAME}"
+    directory = downloader.fetch(repo, request.revision, [manifest_path])
+    manifest = read_json(directory / manifest_path)
+    source = model.repo if model else str(manifest.get("model_id", ""))
+    revision, known = (model.revision, model.files) if model else ("main", ())
+    small = downloader.fetch(source, revision, _SMALL_FILES, known=known)
+    try:
+        graphs = {name: str(entry["filename"]) for name, entry in manifest["sub_models"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DownloadError(
+            f"{manifest_path} of {repo} lists no graphs ({error!r}); it is not an onnx-community "
+            "bundle."
+        ) from error
+    can_clone = read_json(small / "config.json").get("tts_model_type") == "base"
+    skipped = {_UNUSED_GRAPH} if can_clone else {_UNUSED_GRAPH, *_ENCODERS}
+    wanted = [f"{variant}/{file}" for name, file in graphs.items() if name not in skipped]
+    weights = [f"{path}.data" for path in wanted]
+    # Weights first: where a graph is complete, its weights are as well.
+    paths = [path for pair in zip(weights, wanted, strict=True) for path in pair]
+    directory = downloader.fetch(repo, request.revision, [manifest_path, *paths], optional=weights)
+    found = [directory / path for path in [manifest_path, *paths]]
+    return [
+        *(small / path for path in _SMALL_FILES),
+        *(path for path in found if path.is_file()),
+    ]
+
+
+def _build(request: BuildRequest, checkpoint: Path, eta: EtaEstimator) -> None:
+    # Imported here: it needs the build extra.
+    from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
+    from wyoming_qwen3tts.builder.recipe import uniform_recipe
+
+    eta.advance(0.0, "starting")
+    precision = next(each for each in PRECISIONS if each == request.precision)
+    options = BuildOptions(recipe=uniform_recipe(precision), name=request.name, force=True)
+    build_bundle(
+        checkpoint,
+        request.target,
+        options,
+        lambda component, fraction: eta.advance(fraction, component),
+    )
+    request.record_checkpoint()
+
+
+def _check_builder() -> None:
+    try:
+        # Not by importing it: a folder called onnx may lie in the working directory.
+        version("onnx")
+    except PackageNotFoundError as error:
+        raise BuildError(
+            "Building a model needs the build extra: pip install 'wyoming-qwen3tts[build]'"
+        ) from error
+
+
+def _check_memory(request: BuildRequest) -> None:
+    measured, available = request.measured, available_memory_bytes()
+    if measured is None or available is None or available >= measured.build_peak_bytes:
+        return
+    raise LowMemoryError(
+        f"Building {request.reference} needs about {measured.build_peak_bytes // _MEGABYTE} MB of "
+        f"memory, {available // _MEGABYTE} MB are free; close other programs, or build on another "
+        "machine and copy the bundle."
+    )
+
+
+def _run_as_child(job: InstallJob) -> None:
+    os.nice(_NICENESS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("wyoming_qwen3tts").setLevel(logging.INFO)
+    # It repeats in other words what this module reports.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+    def report(progress: InstallProgress) -> None:
+        print(progress.to_json(), flush=True)  # noqa: T201 - the parent reads it
+        with suppress(OSError):  # a full disk must not stop anything
+            atomic_write(job.request.progress_file, f"{progress.to_json()}\n")
+
+    install(job, report)
+
+
+def _stop_with_parent() -> None:
+    """Stop when standard input ends, as it does with the parent."""
+    while os.read(_STDIN, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os._exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    _run_as_child(InstallJob.from_json(sys.argv[1]))

@@ -1,0 +1,462 @@
+"""From what a user writes for a model to an installed bundle, or to a request to build it.
+
+A reference is a model's name or alias (``customvoice``), a repository (``owner/name``,
+``owner/name@revision``), the name of an installed bundle, or a path (``./bundle``). A name or
+repository may end in a precision: ``customvoice/int4`` or ``customvoice/cpu_int4``.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from wyoming_qwen3tts.errors import BundleError, CheckpointError, ConfigError
+from wyoming_qwen3tts.models.bundles import (
+    EMBEDDED_NAME,
+    InstalledBundle,
+    demo_voice_bundle,
+    installed_bundles,
+    intact_bundle,
+    outdated_bundle,
+    outdated_bundles,
+    read_bundle,
+    restore_bundles,
+)
+from wyoming_qwen3tts.models.registry import (
+    Measured,
+    PublishedModel,
+    expected_facts,
+    expected_manifest,
+    find_model,
+    find_ready_made,
+    suggest_models,
+)
+from wyoming_qwen3tts.runtime.manifest import (
+    MANIFEST_NAME,
+    BundleSource,
+    ModelFacts,
+    facts_from_checkpoint,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+AUTO: Final = "auto"
+"""Precision: an installed one, else int8."""
+PRECISIONS: Final = ("fp32", "int8", "int4")
+"""Precisions that can be built by name."""
+WORK_NAME: Final = ".provision"
+"""Folder of a data directory for the lock and for progress files."""
+_MAIN: Final = "main"
+_READY_MADE_OWNER: Final = "onnx-community/"
+_VARIANT: Final = re.compile(r"(.+)[/:](?:cpu_([\w.+-]+)|(fp32|fp16|int8|int4))")
+_REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_HUB_FOLDER: Final = "models--"
+_ID_DIGITS: Final = 6
+_SLUG_LENGTH: Final = 40
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """A bundle that must be downloaded or built."""
+
+    name: str
+    """Of the model, in the manifest and as a folder."""
+    precision: str
+    target: Path
+    """The bundle's directory."""
+    data_dir: Path
+    """Home of the lock, the progress files and downloaded checkpoints."""
+    repo: str | None = None
+    """On the hub; None for a local checkpoint."""
+    revision: str = _MAIN
+    checkpoint: Path | None = None
+    """A local checkpoint, which is never changed or removed."""
+    is_ready_made: bool = False
+    """Whether the repository holds onnx-community bundles, which need no build."""
+    fallback: InstalledBundle | None = None
+    """Another bundle of the model, which serves until this one is ready."""
+    damage: str | None = None
+    """Why the installed bundle has to be built again."""
+
+    @property
+    def variant(self) -> str:
+        """Name of the bundle's directory, such as ``cpu_int8``."""
+        return f"cpu_{self.precision}"
+
+    @property
+    def reference(self) -> str:
+        """Value of ``--model`` that means this bundle."""
+        return f"{self.name}/{self.variant}"
+
+    @property
+    def progress_file(self) -> Path:
+        """File that tells other programs the progress."""
+        return self.data_dir / WORK_NAME / f"{self.name}--{self.variant}.json"
+
+    @property
+    def model(self) -> PublishedModel | None:
+        """The published model at its pinned revision; None for other sources."""
+        find = find_ready_made if self.is_ready_made else find_model
+        model = None if self.repo is None else find(self.repo)
+        if model is None:
+            return None
+        pinned = model.published.revision if self.is_ready_made else model.revision
+        return model if self.revision == pinned else None
+
+    @property
+    def needs_codec(self) -> bool:
+        """Whether a checkpoint with the codec of all models is downloaded for it."""
+        return self.repo is not None and not self.is_ready_made
+
+    @property
+    def measured(self) -> Measured | None:
+        """Measured needs of the bundle, where there are any."""
+        known = None if self.is_ready_made else self.model
+        return None if known is None else known.measured.get(self.variant)
+
+    def expected_bundle(self) -> InstalledBundle | None:
+        """Return the bundle as far as its voices are known; None while they are not."""
+        facts: ModelFacts | None = None
+        if self.checkpoint is not None:
+            facts = _read_facts(self.checkpoint)
+        elif self.model is not None:
+            facts = expected_facts(self.model)
+        if facts is None:
+            return None
+        source = BundleSource(self.repo, revision=None, model_sha256="")
+        manifest = expected_manifest(self.name, self.precision, facts, source)
+        return InstalledBundle(self.target, manifest)
+
+    def installed(self) -> InstalledBundle | None:
+        """Return the bundle if it is installed, intact, and built from this source."""
+        if self.checkpoint is not None and not self._is_built_from(self.checkpoint):
+            return None
+        return intact_bundle(self.target)
+
+    def record_checkpoint(self) -> None:
+        """Record which local checkpoint the bundle was built from."""
+        if self.checkpoint is not None:
+            self._source_file.write_text(json.dumps(_checkpoint_id(self.checkpoint)))
+
+    @property
+    def _source_file(self) -> Path:
+        return self.progress_file.with_suffix(".source")
+
+    def _is_built_from(self, checkpoint: Path) -> bool:
+        try:
+            recorded = json.loads(self._source_file.read_text(encoding="utf-8"))
+            return bool(recorded == _checkpoint_id(checkpoint))
+        except (OSError, ValueError):
+            return False
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A reference to a model, other than a path, taken apart."""
+
+    name: str
+    """Folder of its bundles."""
+    precision: str
+    repo: str | None
+    revision: str
+    is_ready_made: bool = False
+
+    def matches(self, bundle: InstalledBundle) -> bool:
+        """Whether an installed bundle is meant."""
+        folder, variant = bundle.directory.parent.name, bundle.directory.name
+        # Folders with "--" hold another owner's bundle of a model with the same name.
+        is_named = self.name == folder or (self.name == bundle.manifest.name and "--" not in folder)
+        is_fitting = self.precision in (AUTO, bundle.manifest.recipe)
+        return is_named and (is_fitting or variant == f"cpu_{self.precision}")
+
+    def build_request(self, data_dir: Path) -> BuildRequest:
+        precision = self.precision
+        if precision == AUTO:
+            precision = "int4" if self.is_ready_made else "int8"
+        if not self.is_ready_made and precision not in PRECISIONS:
+            raise ConfigError(
+                f"{self.name}/cpu_{precision} is not installed, and only "
+                f"{', '.join(PRECISIONS)} can be built by name."
+            )
+        return BuildRequest(
+            name=self.name,
+            precision=precision,
+            target=data_dir / self.name / f"cpu_{precision}",
+            data_dir=data_dir,
+            repo=self.repo,
+            revision=self.revision,
+            is_ready_made=self.is_ready_made,
+        )
+
+
+def resolve(
+    reference: str, data_dirs: Sequence[Path], precision: str = AUTO
+) -> InstalledBundle | BuildRequest:
+    """Return the bundle that a user means, or the request to build it.
+
+    Args:
+        reference: See the module.
+        data_dirs: Homes of bundles; the first is written to.
+        precision: Used where the reference states none.
+
+    Raises:
+        ConfigError: The reference means nothing.
+        BundleError: The directory holds a bundle that cannot be used.
+    """
+    if _is_path(reference):
+        return _from_directory(reference, data_dirs[0], precision)
+    if reference.lower() == EMBEDDED_NAME:
+        return demo_voice_bundle()
+    wanted = _parse(reference, precision)
+    fitting = [bundle for bundle in installed_bundles(data_dirs) if wanted.matches(bundle)]
+    if fitting:
+        return _choose(fitting, data_dirs[0], wanted)
+    if _names_directory(reference):
+        return _from_directory(reference, data_dirs[0], precision)
+    return build_request(reference, data_dirs, precision)
+
+
+def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AUTO) -> BuildRequest:
+    """Return the request to build a bundle, whether it is installed or not.
+
+    Raises:
+        ConfigError: The reference means nothing.
+    """
+    if _is_path(reference) or _names_directory(reference):
+        return _checkpoint_request(reference, data_dirs[0], precision)
+    wanted = _parse(reference, precision)
+    if wanted.repo is None:
+        hint = suggest_models(reference)
+        end = "" if hint.endswith("?") else "."
+        path = f"./{reference}" if Path(reference).is_dir() else "./directory"
+        raise ConfigError(
+            f"Unknown model {reference!r}; {hint}{end} "
+            f"Or name a directory as {path}, or a repository as owner/name."
+        )
+    return wanted.build_request(data_dirs[0])
+
+
+def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBundle:
+    """Return the installed bundle that a user means; None means any, else the demo voice.
+
+    Raises:
+        ConfigError: It is not installed.
+        BundleError: It cannot be used.
+    """
+    if reference is None:
+        return installed_models(data_dirs)[0]
+    found = resolve(reference, data_dirs)
+    if isinstance(found, InstalledBundle):
+        return found
+    if found.fallback is not None:
+        return found.fallback
+    advice = f"get it with: wyoming-qwen3tts models build {reference}"
+    if found.damage is not None:
+        raise BundleError(f"{found.damage}; {advice}")
+    names = [bundle.reference for bundle in installed_bundles(data_dirs)]
+    raise ConfigError(
+        f"No model {reference!r} is installed (installed: {', '.join(names) or 'none'}); {advice}"
+    )
+
+
+def matching_bundles(reference: str, data_dirs: Sequence[Path]) -> list[InstalledBundle]:
+    """Return every installed bundle that a reference means, of all precisions if it has none."""
+    wanted = _parse(reference, AUTO)
+    return [bundle for bundle in installed_bundles(data_dirs) if wanted.matches(bundle)]
+
+
+def referenced_repo(reference: str) -> str | None:
+    """Return the repository that a reference means."""
+    return _parse(reference, AUTO).repo
+
+
+def served_models(
+    references: Sequence[str], data_dirs: Sequence[Path], precision: str = AUTO
+) -> list[InstalledBundle | BuildRequest]:
+    """Return the models of a server: the named ones, else all installed ones, else the demo voice.
+
+    Raises:
+        ConfigError: A reference means nothing.
+        BundleError: A named bundle cannot be used.
+    """
+    for data_dir in data_dirs:
+        restore_bundles(data_dir)
+    found: list[InstalledBundle | BuildRequest]
+    if references:
+        found = [resolve(reference, data_dirs, precision) for reference in references]
+    else:
+        found = _one_of_each(data_dirs, precision)
+        for outdated in outdated_bundles(data_dirs):
+            try:
+                found.append(_rebuild_request(outdated.directory, data_dirs[0]))
+            except BundleError as error:
+                _LOGGER.warning("Skipping bundle: %s", error)
+    for model in found:
+        if isinstance(model, BuildRequest) and model.damage is not None:
+            serving = f"; {model.fallback.reference} serves meanwhile" if model.fallback else ""
+            _LOGGER.warning("Rebuilding %s: %s%s", model.reference, model.damage, serving)
+    return found or [demo_voice_bundle()]
+
+
+def installed_models(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
+    """Return one bundle of each installed model, else the demo voice."""
+    found = [
+        model if isinstance(model, InstalledBundle) else model.fallback
+        for model in _one_of_each(data_dirs, AUTO)
+    ]
+    return [bundle for bundle in found if bundle is not None] or [demo_voice_bundle()]
+
+
+def _one_of_each(data_dirs: Sequence[Path], precision: str) -> list[InstalledBundle | BuildRequest]:
+    by_model: dict[Path, list[InstalledBundle]] = {}
+    for bundle in installed_bundles(data_dirs):
+        by_model.setdefault(bundle.directory.parent, []).append(bundle)
+    chosen = []
+    for bundles in by_model.values():
+        fitting = [bundle for bundle in bundles if precision in (AUTO, bundle.manifest.recipe)]
+        chosen.append(_choose(fitting or bundles, data_dirs[0]))
+    return chosen
+
+
+def _choose(
+    bundles: Sequence[InstalledBundle], data_dir: Path, wanted: _Reference | None = None
+) -> InstalledBundle | BuildRequest:
+    """Return the preferred bundle of a model, or the request that repairs it."""
+    best = min(bundles, key=lambda bundle: bundle.rank)
+    damage = best.damage()
+    if damage is None:
+        return best
+    whole = next((bundle for bundle in bundles if bundle.damage() is None), None)
+    recipe, source = best.manifest.recipe, best.manifest.source
+    if wanted is None or wanted.repo is None:
+        repo = None if best.is_published else source.repo
+        folder = best.directory.parent.name
+        wanted = _Reference(folder, recipe, repo, source.revision or _revision_of(repo))
+    if wanted.repo is None or (recipe not in PRECISIONS and not wanted.is_ready_made):
+        # Its source is unknown: opening it tells what is wrong.
+        return whole or best
+    request = replace(wanted, precision=recipe).build_request(data_dir)
+    return replace(request, fallback=whole, damage=damage)
+
+
+def _from_directory(
+    reference: str, data_dir: Path, precision: str
+) -> InstalledBundle | BuildRequest:
+    directory = Path(reference).expanduser().resolve()
+    if (directory / MANIFEST_NAME).is_file():
+        if outdated_bundle(directory) is None:
+            return read_bundle(directory)
+        return _rebuild_request(directory, data_dir)
+    request = _checkpoint_request(reference, data_dir, precision)
+    return request.installed() or request
+
+
+def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> BuildRequest:
+    directory = Path(reference).expanduser().resolve()
+    if not (directory / "config.json").is_file():
+        raise ConfigError(
+            f"{directory} holds neither a bundle (manifest.json) nor a checkpoint (config.json)."
+        )
+    request = _Reference(_local_name(directory), precision, None, "").build_request(data_dir)
+    return replace(request, checkpoint=directory)
+
+
+def _rebuild_request(directory: Path, data_dir: Path) -> BuildRequest:
+    """Return the request that builds a bundle of another format version again, in its place."""
+    bundle = outdated_bundle(directory)
+    if bundle is None or bundle.repo is None or bundle.recipe not in PRECISIONS:
+        raise BundleError(
+            f"{directory} was built by another version of this program, and its source is "
+            "unknown; build it from its checkpoint (wyoming-qwen3tts build CHECKPOINT --force) "
+            "or remove it."
+        )
+    revision = bundle.revision or _revision_of(bundle.repo)
+    return BuildRequest(bundle.name, bundle.recipe, directory, data_dir, bundle.repo, revision)
+
+
+def _revision_of(repo: str | None) -> str:
+    model = None if repo is None else find_model(repo)
+    return _MAIN if model is None else model.revision
+
+
+def _is_path(reference: str) -> bool:
+    return reference.startswith(("/", "./", "../", "~")) or reference in (".", "..")
+
+
+def _names_directory(reference: str) -> bool:
+    """Whether a reference with a slash means a directory; names of models come first."""
+    if "/" not in reference or not Path(reference).is_dir():
+        return False
+    repo = _parse(reference, AUTO).repo
+    return repo is None or find_model(repo) is None
+
+
+def _parse(reference: str, precision: str) -> _Reference:
+    match = _VARIANT.fullmatch(reference)
+    if match is not None:
+        reference, precision = match[1], match[2] or match[3]
+    repo, _, revision = reference.partition("@")
+    model = find_model(repo)
+    if model is not None and revision in ("", model.revision):
+        return _Reference(model.bundle_name, precision, model.repo, model.revision)
+    if model is not None:
+        repo = model.repo
+    elif not _REPO.fullmatch(repo):
+        return _Reference(reference.lower(), precision, None, "")
+    # With the owner: another's model must not replace the published one.
+    name = repo.lower().replace("/", "--")
+    is_ready_made = repo.lower().startswith(_READY_MADE_OWNER)
+    published = find_ready_made(repo)
+    if published is not None and revision in ("", published.published.revision):
+        source = published.published
+        return _Reference(name, precision, source.repo, source.revision, is_ready_made=True)
+    if revision not in ("", _MAIN):
+        name = f"{name}-{_revision_slug(revision)}"
+    return _Reference(name, precision, repo, revision or _MAIN, is_ready_made)
+
+
+def _revision_slug(revision: str) -> str:
+    """Return a part of a folder name that differs between revisions."""
+    if _COMMIT.fullmatch(revision):
+        return revision[:_ID_DIGITS]
+    digest = hashlib.sha256(revision.encode()).hexdigest()[:_ID_DIGITS]
+    return f"{_slug(revision)[:_SLUG_LENGTH]}-{digest}"
+
+
+def _local_name(directory: Path) -> str:
+    """Return a model name that no other checkpoint's directory has."""
+    label = directory.name
+    for part in directory.parts:
+        if part.startswith(_HUB_FOLDER):
+            label = part.removeprefix(_HUB_FOLDER).rpartition("--")[2]
+    digest = hashlib.sha256(str(directory).encode()).hexdigest()[:_ID_DIGITS]
+    return f"{_slug(label)}-{digest}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+
+
+def _checkpoint_id(directory: Path) -> dict[str, Any]:
+    """Return what tells one state of a local checkpoint from another, without reading it."""
+    weights = (directory / "model.safetensors").stat()
+    return {
+        "directory": str(directory),
+        "bytes": weights.st_size,
+        "mtime_ns": weights.st_mtime_ns,
+    }
+
+
+def _read_facts(directory: Path) -> ModelFacts | None:
+    """Return the facts of a local checkpoint; None where its build will report an error."""
+    names = ("config.json", "speech_tokenizer/config.json", "generation_config.json")
+    try:
+        values = [json.loads((directory / name).read_text(encoding="utf-8")) for name in names]
+        return facts_from_checkpoint(*values)
+    except (OSError, ValueError, TypeError, AttributeError, CheckpointError):
+        return None
