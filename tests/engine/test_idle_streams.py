@@ -117,7 +117,7 @@ async def test_text_that_comes_after_the_model_had_enough_is_spoken_all_the_same
     serve, monkeypatch
 ):
     monkeypatch.setattr(answer, "_LET_GO_S", 1_000.0)
-    monkeypatch.setattr(answer, "frame_budget", lambda *_: 3)
+    monkeypatch.setattr("wyoming_qwen3tts.synthesis.synthesizer.frame_budget", lambda *_: 3)
     async with serve(text_mode="continuous") as source, SlowStream(source) as slow:
         slow.say(SENTENCE)
         await eventually(lambda: num_idle(source) == 1)

@@ -1,12 +1,12 @@
-"""Failures inside: the request gets an error and the next one is spoken, whatever breaks."""
+"""Failures inside: the request gets an error, and the next one is spoken."""
 
 import asyncio
 import errno
 import gc
-import logging
 import mmap
-import threading
+import sys
 import weakref
+from asyncio.subprocess import PIPE
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -15,7 +15,7 @@ import pytest
 
 from tests.protocol.client import eventually
 from wyoming_qwen3tts.engine import worker as worker_module
-from wyoming_qwen3tts.engine.worker import SynthesisWorker, Utterance
+from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.errors import (
     BundleError,
     Qwen3TTSError,
@@ -24,56 +24,49 @@ from wyoming_qwen3tts.errors import (
     synthesis_error,
 )
 from wyoming_qwen3tts.runtime.kv_cache import KVCache
-from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
-from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop, Lane, TrailingText
-from wyoming_qwen3tts.synthesis.guard import SpeechGuard
-from wyoming_qwen3tts.synthesis.prefix_cache import PrefixCache
-from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
+from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop, PrefixCache
+from wyoming_qwen3tts.synthesis.guard import RunawayGuard
+from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, PromptBuilder
 from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
-from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.text_feed import TextFeed
+from wyoming_qwen3tts.synthesis.utterance import CodecStream, FinishReason, TextQueue, Utterance
 
 PATIENCE_S = 10.0
 
 PLACES = [
-    (Synthesizer, "submit"),
-    (Synthesizer, "step"),
+    (Synthesizer, "add"),
     (Synthesizer, "_admit"),
     (Synthesizer, "_decode"),
     (Synthesizer, "_end"),
     (PromptBuilder, "build"),
-    (FrameLoop, "join"),
+    (FrameLoop, "add"),
     (FrameLoop, "step"),
     (PrefixCache, "prefill"),
     (PrefixCache, "codec_state"),
     (KVCache, "reserve"),
     (KVCache, "snapshot"),
-    (Lane, "draw_code0"),
-    (TrailingText, "take"),
+    (Utterance, "start"),
+    (Utterance, "sample_code0"),
+    (Utterance, "add_frame"),
+    (Utterance, "decode"),
+    (Utterance, "add_audio"),
+    (TextQueue, "take"),
     (CodecStream, "push"),
     (CodecStream, "decode"),
-    (SpeechGuard, "push"),
-    (SpeechGuard, "finish"),
-    (SpeechGuard, "note_code"),
-    (Speech, "add_frame"),
-    (Speech, "add_audio"),
-    (Speech, "finish"),
-    (Speech, "take_audio"),
-    (SynthesisWorker, "_begin"),
-    (SynthesisWorker, "_step"),
-    (SynthesisWorker, "_deliver"),
+    (RunawayGuard, "push"),
+    (RunawayGuard, "finish"),
+    (RunawayGuard, "record_code"),
+    (SynthesisWorker, "_submit"),
 ]
 OPEN_PLACES = [
-    (Synthesizer, "begin"),
     (Synthesizer, "extend"),
-    (Synthesizer, "end_text"),
-    (TextFeed, "push"),
-    (TextFeed, "finish"),
-    (PromptBuilder, "begin"),
+    (Synthesizer, "close_text"),
+    (IncrementalTokenizer, "push"),
+    (IncrementalTokenizer, "finish"),
+    (PromptBuilder, "open"),
     (PromptBuilder, "text_vectors"),
-    (TrailingText, "extend"),
-    (TrailingText, "close"),
+    (TextQueue, "extend"),
+    (TextQueue, "close"),
 ]
 PARTS = [
     ("talker", "prefill"),
@@ -110,9 +103,10 @@ async def working():
     assert worker.status.num_waiting == 0
 
 
-def request_for(model, text="Hello there.", max_frames=12):
+def request_for(model, text="Hello there.", max_frames=12, **changes):
     options = replace(default_options(model.facts.generation, 3), max_frames=max_frames)
-    return SynthesisRequest(text, PresetSpeaker("ryan"), options, guarded=True)
+    changes = {"guarded": True, **changes}
+    return SynthesisRequest(text, PresetSpeaker("ryan"), options, **changes)
 
 
 async def hear(worker, utterance):
@@ -121,12 +115,18 @@ async def hear(worker, utterance):
 
 
 async def speak(worker, synthesizer, *, is_open=False):
-    utterance = worker.submit(synthesizer, request_for(synthesizer.model), is_open=is_open)
+    request = request_for(synthesizer.model, max_frames=50 if is_open else 12, is_open=is_open)
+    utterance = worker.submit(synthesizer, request)
     if is_open:
-        worker.extend(utterance, " And this is more", 20)
-        worker.extend(utterance, " of it.", 20)
-        worker.end_text(utterance)
+        await worker.extend(utterance, " And this is more")
+        await worker.extend(utterance, " of it.")
+        worker.close_text(utterance)
     return await hear(worker, utterance)
+
+
+async def first_chunk(utterance):
+    """Wait for audio without the worker's help, so that nothing cancels the utterance."""
+    await eventually(lambda: utterance.timing.num_samples > 0)
 
 
 def inject(monkeypatch, owner, name, cause):
@@ -202,7 +202,6 @@ async def test_failure_of_one_model_leaves_the_other_alone(part, model, tiny_mod
             assert "out of memory; close other programs" in str(error)
         broken_part.cause = None
         assert await speak(worker, broken) == wanted
-        assert worker.status.num_replaced == 0
 
 
 class _Failing:
@@ -226,107 +225,72 @@ async def test_requests_that_cannot_be_fulfilled_are_no_failures(model, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        (SynthesisWorker, "_step"),
-        (SynthesisWorker, "_begin"),
-        (SynthesisWorker, "_deliver"),
-        (Synthesizer, "step"),
-        (FrameLoop, "clear"),
-        (Speech, "finish"),
-        (Utterance, "send"),
-    ],
-    ids=name_of,
-)
-async def test_thread_that_dies_is_replaced_and_its_requests_get_an_error(
-    place, model, monkeypatch, caplog
-):
-    caplog.set_level(logging.INFO)
-    async with working() as worker:
-        synthesizer = Synthesizer(model, max_lanes=2)
-        wanted = await speak(worker, synthesizer)
-        first_thread = worker._thread
-        owner, name = place
-        original = getattr(owner, name)
+DEADLY = """
+import asyncio, logging, os, sys, time
+from pathlib import Path
+from wyoming_qwen3tts.engine import worker as module
+from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
-        def die_once(*_args, **_kwargs):
-            monkeypatch.setattr(owner, name, original)
-            raise SystemExit
+async def main():
+    logging.basicConfig()
+    module._HUNG_S = 1.0
+    model = open_bundle(Path(sys.argv[1]), SessionOptions(num_threads=1))
+    worker = module.SynthesisWorker()
+    worker.start()
+    options = default_options(model.facts.generation, 0)
+    request = SynthesisRequest("Hello.", PresetSpeaker("ryan"), options)
+    await asyncio.sleep(1.5)  # an idle thread does not count as hung
+    print("idle", flush=True)
+    Synthesizer.step = {"die": die, "hang": hang}[sys.argv[2]]
+    async for _ in worker.audio(worker.submit(Synthesizer(model), request)):
+        pass
 
-        monkeypatch.setattr(owner, name, die_once)
-        if place == (FrameLoop, "clear"):
-            worker.abandon(synthesizer, SynthesisError("let it die"))
-        results = await asyncio.gather(
-            *(speak(worker, synthesizer) for _ in range(5)), return_exceptions=True
-        )
-        # Those that had not begun are spoken by the next thread.
-        assert all(pcm == wanted for pcm in results if isinstance(pcm, bytes))
-        errors = [error for error in results if not isinstance(error, bytes)]
-        assert all(isinstance(error, SynthesisError) for error in errors)
-        assert errors or place == (FrameLoop, "clear")
-        await eventually(lambda: worker.status.num_replaced == 1)
-        await asyncio.to_thread(first_thread.join, PATIENCE_S)
-        assert not first_thread.is_alive()
-        assert worker.status.is_alive
-        assert await speak(worker, synthesizer) == wanted
-    deaths = [r for r in caplog.records if "died" in r.message]
-    assert len(deaths) == 1
-    assert not deaths[0].exc_info  # a traceback is for debug
+def die(_self):
+    raise SystemExit("a bug")
+
+def hang(_self):
+    time.sleep(60)
+
+asyncio.run(main())
+"""
 
 
-async def test_thread_that_died_without_a_word_is_noticed_at_the_next_request(model, monkeypatch):
-    async with working() as worker:
-        synthesizer = Synthesizer(model)
-        with monkeypatch.context() as patched:
-            patched.setattr(SynthesisWorker, "_hand_over", lambda *_args: None)
-            calls = inject(patched, SynthesisWorker, "_step", SystemExit())
-            utterance = worker.submit(synthesizer, request_for(model))
-            await eventually(lambda: not worker.status.is_alive)
-            assert calls
-        assert await speak(worker, Synthesizer(model))
-        assert worker.status.num_replaced == 1
-        worker.release(utterance)
+@pytest.mark.parametrize(("how", "message"), [("die", "thread died"), ("hang", "Timeout")])
+async def test_dead_or_hung_thread_ends_the_process_with_its_stack(how, message, tiny_bundle):
+    bundle = str(tiny_bundle("0.6B-custom_voice"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DEADLY, bundle, how, stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(30):
+        out, err = await process.communicate()
+    assert out == b"idle\n"
+    assert process.returncode == 1
+    assert message in err.decode()
+    assert f"in {how}" in err.decode()
 
 
-async def test_system_without_threads_is_an_error_and_later_one_is_started(model, monkeypatch):
-    async with working() as worker:
-        synthesizer = Synthesizer(model)
-        wanted = await speak(worker, synthesizer)
-        with monkeypatch.context() as patched:
-            inject(patched, threading.Thread, "start", RuntimeError("can't start new thread"))
-            inject(patched, SynthesisWorker, "_step", SystemExit())
-            with pytest.raises(SynthesisError, match="died"):
-                await speak(worker, synthesizer)
-            with pytest.raises(SynthesisError, match="no thread can be started"):
-                await speak(worker, synthesizer)
-            assert not worker.status.is_alive
-        assert await speak(worker, synthesizer) == wanted
-
-
-async def test_many_failures_and_deaths_in_a_row_lose_nothing(model, monkeypatch):
-    """Every third step fails, every seventh kills the thread."""
+async def test_many_failures_in_a_row_lose_nothing(model, monkeypatch):
     counts = Counter()
-    whole_step = SynthesisWorker._step
+    whole_step = FrameLoop.step
 
-    def sometimes(self):
+    def sometimes(self, *args):
         counts["steps"] += 1
-        if counts["steps"] % 7 == 0:
-            raise SystemExit
         if counts["steps"] % 3 == 0:
             raise MemoryError
-        whole_step(self)
+        return whole_step(self, *args)
 
-    monkeypatch.setattr(SynthesisWorker, "_step", sometimes)
+    monkeypatch.setattr(FrameLoop, "step", sometimes)
     async with working() as worker:
         synthesizer = Synthesizer(model, max_lanes=2)
-        for _ in range(20):
+        for _ in range(10):
             results = await asyncio.gather(
                 *(speak(worker, synthesizer) for _ in range(3)), return_exceptions=True
             )
             counts.update(type(result).__name__ for result in results)
         assert set(counts) <= {"steps", "bytes", "SynthesisError"}
-        assert counts["bytes"] + counts["SynthesisError"] == 60
+        assert counts["bytes"] + counts["SynthesisError"] == 30
         await eventually(lambda: worker.status.num_speaking == 0)
         monkeypatch.undo()
         assert await speak(worker, synthesizer)
@@ -339,23 +303,21 @@ async def test_cancelling_one_utterance_of_a_confused_synthesizer_resets_it(mode
         with monkeypatch.context() as patched:
             inject(patched, Synthesizer, "cancel", ValueError("not in the loop"))
             utterance = worker.submit(synthesizer, request_for(model, "Word " * 40, 500))
-            await utterance.audio.get()
+            await first_chunk(utterance)
             worker.release(utterance)
             await eventually(lambda: worker.status.num_speaking == 0)
         assert await speak(worker, synthesizer) == wanted
 
 
-async def test_abandoned_synthesizer_ends_its_utterances_with_the_reason(endless_model):
+async def test_failed_synthesizer_ends_its_utterances_with_the_reason(endless_model):
+    endless = request_for(endless_model, "Hi.", 5_000, guarded=False)
     async with working() as worker:
         synthesizer = Synthesizer(endless_model, max_lanes=2)
         hearing = [
-            asyncio.create_task(
-                hear(worker, worker.submit(synthesizer, request_for(endless_model, "Hi.", 5_000)))
-            )
-            for _ in range(3)
+            asyncio.create_task(hear(worker, worker.submit(synthesizer, endless))) for _ in range(3)
         ]
         await eventually(lambda: worker.status.num_speaking == 3)
-        worker.abandon(synthesizer, SynthesisError("its files were damaged"))
+        worker.fail_all(synthesizer, SynthesisError("its files were damaged"))
         for error in await asyncio.gather(*hearing, return_exceptions=True):
             assert isinstance(error, SynthesisError)
             assert "damaged" in str(error)
@@ -378,22 +340,40 @@ async def test_what_comes_after_the_stop_is_an_error(model):
     worker = SynthesisWorker()
     worker.start()
     await worker.stop()
-    with pytest.raises(SynthesisError, match="server stops"):
+    with pytest.raises(SynthesisError, match="is stopping"):
         await speak(worker, Synthesizer(model))
 
 
-async def test_thread_that_hangs_does_not_hold_up_the_stop(model, monkeypatch):
-    monkeypatch.setattr(worker_module, "_STOP_S", 0.2)
-    is_over = threading.Event()
-    worker = SynthesisWorker()
-    monkeypatch.setattr(worker, "_step", lambda: is_over.wait(PATIENCE_S))
-    worker.start()
-    worker.submit(Synthesizer(model), request_for(model))
-    await eventually(lambda: worker.status.busy_s > 0.05)
-    async with asyncio.timeout(2):
-        await worker.stop()
-    is_over.set()
-    await asyncio.to_thread(worker._thread.join, PATIENCE_S)
+async def test_stop_cancels_what_is_spoken(endless_model):
+    async with working() as worker:
+        request = request_for(endless_model, "Hi.", 5_000, guarded=False)
+        utterance = worker.submit(Synthesizer(endless_model), request)
+        await first_chunk(utterance)
+    assert utterance.is_finished
+    assert utterance.finish_reason is FinishReason.CANCELLED
+
+
+async def test_text_that_an_ended_utterance_cannot_take_is_reported(model, endless_model):
+    async with working() as worker:
+        request = request_for(endless_model, "Hello there ", 3, is_open=True)
+        utterance = worker.submit(Synthesizer(endless_model), request)
+        assert await worker.extend(utterance, "my friend ")
+        await eventually(lambda: utterance.is_finished)
+        assert not await worker.extend(utterance, "and this is lost.")
+
+
+async def test_audio_that_is_not_taken_pauses_its_utterance_only(endless_model, monkeypatch):
+    monkeypatch.setattr(worker_module, "_MAX_BUFFER_S", 1.0)
+    async with working() as worker:
+        synthesizer = Synthesizer(endless_model, max_lanes=2)
+        request = request_for(endless_model, "Hi.", 100, guarded=False)
+        slow = worker.submit(synthesizer, request)
+        await eventually(lambda: slow.is_full and worker.status.busy_s == 0)
+        assert slow.timing.num_frames < 20
+        assert len(await speak(worker, synthesizer)) > 0
+        assert slow.timing.num_frames < 20
+        pcm = await hear(worker, slow)
+        assert len(pcm) == 2 * 100 * endless_model.facts.samples_per_frame
 
 
 @pytest.mark.parametrize("num_blocks", [0, 5])
@@ -407,12 +387,12 @@ async def test_memory_that_runs_out_while_the_cache_grows(num_blocks, endless_mo
         wanted = await hear(worker, worker.submit(Synthesizer(endless_model, max_lanes=2), short))
         synthesizer = Synthesizer(endless_model, max_lanes=2)
         speaking = worker.submit(synthesizer, short)
-        await speaking.audio.get()
+        await first_chunk(speaking)
         with monkeypatch.context() as patched:
             _starve(patched, num_blocks)
             with pytest.raises(SynthesisError, match="out of memory"):
                 await hear(worker, worker.submit(synthesizer, long_text))
-        assert wanted.endswith(await hear(worker, speaking))
+        assert await hear(worker, speaking) == wanted
         assert await hear(worker, worker.submit(synthesizer, long_text)) == wanted_long
         assert await hear(worker, worker.submit(synthesizer, short)) == wanted
 

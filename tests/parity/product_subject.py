@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.parity import cases
 from tests.parity.cases import Case
-from tests.parity.subject import Utterance
+from tests.parity.subject import Utterance as SpokenCase
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
@@ -24,7 +24,8 @@ from wyoming_qwen3tts.synthesis.request import (
     XVectorVoice,
     default_options,
 )
-from wyoming_qwen3tts.synthesis.synthesizer import Speech, Synthesizer
+from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.utterance import Utterance
 
 
 def open_product(checkpoint: Path, bundle: Path) -> SpeechModel:
@@ -43,14 +44,14 @@ class ProductSubject:
         self._model = model
         self._synthesizer = Synthesizer(model, max_lanes=num_lanes)
 
-    def speak(self, batch: Sequence[Case]) -> list[Utterance | None]:
+    def speak(self, batch: Sequence[Case]) -> list[SpokenCase | None]:
         """Speak all cases; they share the lanes."""
         speeches = [self._submit(case) for case in batch]
         while not self._synthesizer.is_idle:
             self._synthesizer.step()
         return [None if speech is None else _utterance(speech) for speech in speeches]
 
-    def _submit(self, case: Case) -> Speech | None:
+    def _submit(self, case: Case) -> Utterance | None:
         voice = self._voice(case)
         if voice is None:
             return None
@@ -105,8 +106,8 @@ class ProductSubject:
         return self._model.speaker_encoder(samples)
 
 
-def _utterance(speech: Speech) -> Utterance:
+def _utterance(speech: Utterance) -> SpokenCase:
     if speech.error is not None:
         raise speech.error
     samples = [chunk.samples for chunk in speech.take_audio()]
-    return Utterance(speech.codes, np.concatenate(samples))
+    return SpokenCase(speech.codes, np.concatenate(samples))

@@ -10,7 +10,7 @@ from tests.oracle.codec_encoder import OracleCodecEncoder
 from tests.support.speech_clip import speech_clip
 from wyoming_qwen3tts.errors import GraphInterfaceError, VoiceError
 from wyoming_qwen3tts.runtime.onnx_community import _WindowedDecoder
-from wyoming_qwen3tts.synthesis.codec_stream import CodecStream
+from wyoming_qwen3tts.synthesis.utterance import CodecStream
 
 BASE = "0.6B-base"
 NUM_FRAMES = 62

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import SynthesisError
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
 from wyoming_qwen3tts.synthesis.guard import (
-    ENDLESS_REPEATS,
-    ENDLESS_SILENCE_S,
     LEADING_S,
+    RUNAWAY_REPEATS,
+    RUNAWAY_SILENCE_S,
     TRAILING_S,
-    SpeechGuard,
+    RunawayGuard,
     frame_budget,
 )
 from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.utterance import FinishReason
 
 RATE_HZ = 24_000
 FRAME = 1920
@@ -35,7 +35,7 @@ def quiet(duration_s, level=1e-4):
 
 
 def through(samples, sizes=(1920,)):
-    guard, heard, start, turn = SpeechGuard(RATE_HZ), [], 0, 0
+    guard, heard, start, turn = RunawayGuard(RATE_HZ), [], 0, 0
     while start < len(samples):
         size = sizes[turn % len(sizes)]
         heard.append(guard.push(samples[start : start + size]))
@@ -77,36 +77,36 @@ def test_what_is_heard_does_not_depend_on_the_chunks(sizes):
 
 
 def test_endless_silence_and_endless_repeats_are_noticed():
-    guard = SpeechGuard(RATE_HZ)
+    guard = RunawayGuard(RATE_HZ)
     guard.push(tone(0.2))
-    guard.push(quiet(ENDLESS_SILENCE_S - 0.1))
-    assert not guard.is_endless
+    guard.push(quiet(RUNAWAY_SILENCE_S - 0.1))
+    assert not guard.is_runaway
     guard.push(quiet(0.2))
-    assert guard.is_endless
+    assert guard.is_runaway
 
 
 @pytest.mark.parametrize("cycle", [(302,), (5, 6), (1, 2, 2, 1, 7), (1, 2, 3, 4, 5, 6, 7, 8)])
 def test_codes_that_go_round_in_circles_are_noticed(cycle):
-    guard = SpeechGuard(RATE_HZ)
-    for index in range(ENDLESS_REPEATS):
-        assert not guard.is_endless
-        guard.note_code(cycle[index % len(cycle)])
-    assert guard.is_endless
+    guard = RunawayGuard(RATE_HZ)
+    for index in range(RUNAWAY_REPEATS):
+        assert not guard.is_runaway
+        guard.record_code(cycle[index % len(cycle)])
+    assert guard.is_runaway
 
 
 @given(
     codes=st.lists(st.integers(0, 3), min_size=200, max_size=400),
-    stretch=st.integers(1, ENDLESS_REPEATS - 1),
+    stretch=st.integers(1, RUNAWAY_REPEATS - 1),
 )
 def test_codes_that_come_often_are_no_circle(codes, stretch):
     """Speech has few sounds, and may hold one for long; it is not the same for seconds."""
     spoken = [*codes[:50], *[codes[50]] * stretch, 9, *codes[50:]]
     for start in range(0, len(spoken), 40):
         spoken.insert(start, 10 + start)  # one sound in 3 s that is another
-    guard = SpeechGuard(RATE_HZ)
+    guard = RunawayGuard(RATE_HZ)
     for code in spoken:
-        guard.note_code(code)
-        assert not guard.is_endless
+        guard.record_code(code)
+        assert not guard.is_runaway
 
 
 def slow_speech(num_words, word_s, pause_s, level=0.3):
@@ -117,10 +117,10 @@ def slow_speech(num_words, word_s, pause_s, level=0.3):
 @pytest.mark.parametrize("pause_s", [0.3, 1.0, 2.9])
 def test_slow_sad_and_quiet_speech_is_heard_whole(pause_s, level):
     speech = slow_speech(4, 0.8, pause_s, level)
-    guard, heard = SpeechGuard(RATE_HZ), []
+    guard, heard = RunawayGuard(RATE_HZ), []
     for start in range(0, len(speech), FRAME):
         heard.append(guard.push(speech[start : start + FRAME]))
-        assert not guard.is_endless
+        assert not guard.is_runaway
     assert np.array_equal(np.concatenate([*heard, guard.finish()]), speech)
 
 
@@ -143,14 +143,14 @@ def test_the_budget_is_enough_for_the_slowest_speaker(text):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_samples_that_are_not_finite_are_an_error(value):
     with pytest.raises(SynthesisError, match="higher precision"):
-        SpeechGuard(RATE_HZ).push(np.array([0.0, value], np.float32))
+        RunawayGuard(RATE_HZ).push(np.array([0.0, value], np.float32))
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0, 3e4])
 def test_samples_at_full_scale_are_an_error(value):
     """What finite but far too large numbers become when the codec clips them."""
     with pytest.raises(SynthesisError, match="full scale"):
-        SpeechGuard(RATE_HZ).push(np.full(FRAME, value, np.float32))
+        RunawayGuard(RATE_HZ).push(np.full(FRAME, value, np.float32))
 
 
 def test_shouting_that_is_clipped_now_and_then_passes_through():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests.synthesis.test_synthesizer import request, run_all
-from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop, Lane
+from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop
 from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.timing import Playback
+from wyoming_qwen3tts.synthesis.utterance import Utterance
 
 PLENTY_S, LITTLE_S = 5.0, 0.1
 
@@ -17,11 +18,11 @@ PLENTY_S, LITTLE_S = 5.0, 0.1
 class ScriptedPlayback(Playback):
     """Its lead is what the test says."""
 
-    lead = LITTLE_S
+    buffered = LITTLE_S
 
     @property
     def buffered_s(self):
-        return self.lead
+        return self.buffered
 
 
 @pytest.fixture
@@ -49,10 +50,10 @@ def test_with_little_audio_ahead_what_is_heard_goes_on_alone(endless):
     speeches = [submit(synthesizer, playback, position) for position in range(3)]
     steps(synthesizer, 5)
     assert num_frames(speeches) == [5, 0, 0]
-    playback.lead = PLENTY_S
+    playback.buffered = PLENTY_S
     steps(synthesizer, 4)
     assert num_frames(speeches) == [9, 4, 3]  # a lane joins in each step
-    playback.lead = LITTLE_S
+    playback.buffered = LITTLE_S
     steps(synthesizer, 2)
     assert num_frames(speeches) == [11, 4, 3]
 
@@ -72,7 +73,7 @@ def test_the_next_sentence_is_what_is_heard_as_soon_as_the_one_before_is_complet
 def test_two_answers_that_are_heard_now_share_the_steps(endless):
     synthesizer = Synthesizer(endless, max_lanes=4)
     first, second = ScriptedPlayback(), ScriptedPlayback()
-    second.lead = PLENTY_S
+    second.buffered = PLENTY_S
     speeches = [
         submit(synthesizer, playback, position)
         for playback in (first, second)
@@ -93,7 +94,7 @@ def test_a_new_answer_gets_a_lane_at_once_while_others_are_pressed(endless):
 
 
 def test_a_machine_too_slow_for_one_lane_runs_all_of_them(endless, monkeypatch):
-    monkeypatch.setattr(Synthesizer, "alone_rtf", 1.2)
+    monkeypatch.setattr(Synthesizer, "single_lane_rtf", 1.2)
     synthesizer = Synthesizer(endless, max_lanes=4)
     speeches = [submit(synthesizer, ScriptedPlayback(), position) for position in (0, 0, 0)]
     later = submit(synthesizer, speeches[0].request.playback, 1)
@@ -106,12 +107,12 @@ def test_what_waits_for_its_text_does_not_keep_others_from_going_on(endless):
     synthesizer = Synthesizer(endless, max_lanes=3)
     playback = ScriptedPlayback()
     wish = request(endless, "Hello ", max_frames=12)
-    growing = synthesizer.begin(replace(wish, position=0, playback=playback))
+    growing = synthesizer.submit(replace(wish, playback=playback, is_open=True))
     later = submit(synthesizer, playback, 1)
     steps(synthesizer, 8)
-    assert growing.lane.is_waiting
+    assert growing.needs_text
     assert later.timing.num_frames > 0
-    synthesizer.end_text(growing)
+    synthesizer.close_text(growing)
     run_all(synthesizer, [growing, later])
 
 
@@ -130,11 +131,11 @@ def test_the_cost_of_a_frame_is_measured_while_nothing_runs_beside_it(endless):
     synthesizer = Synthesizer(endless, max_lanes=2)
     pair = [submit(synthesizer, None, 0) for _ in range(2)]
     steps(synthesizer, 11)
-    assert synthesizer.alone_rtf is None
+    assert synthesizer.single_lane_rtf is None
     run_all(synthesizer, pair)
     run_all(synthesizer, [submit(synthesizer, None, 0)])
     frames_per_s = endless.facts.frame_rate_hz
-    assert 0 < synthesizer.alone_rtf < 0.5 * frames_per_s
+    assert 0 < synthesizer.single_lane_rtf < 0.5 * frames_per_s
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -146,16 +147,16 @@ def test_resting_at_any_frame_changes_no_code(endless, seed):
     def lanes():
         for number, text in enumerate(("Hello", "Turn on the light in the kitchen", "a")):
             wish = request(endless, text, seed=number, max_frames=10 + number)
-            yield Lane(prompts.build(text, wish.voice, wish.options), wish.options)
+            utterance = Utterance(wish, endless.facts.sample_rate_hz)
+            utterance.start(prompts.build(text, wish.voice, wish.options), wish.options)
+            yield utterance
 
     def run(loop, group, choose):
-        frames = {lane: [] for lane in group}
-        for lane in group:
-            loop.join(lane)
-        while loop.lanes:
-            for lane, frame in loop.step(choose(loop.lanes)):
-                frames[lane].append(frame)
-        return [np.array(made) for made in frames.values()]
+        for utterance in group:
+            loop.add(utterance)
+        while loop.utterances:
+            loop.step(choose(loop.utterances))
+        return [utterance.codes for utterance in group]
 
     def some(lanes):
         return [lane for lane in lanes if chance.random() < 0.5]

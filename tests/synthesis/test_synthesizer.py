@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from wyoming_qwen3tts.errors import RequestError, SynthesisError
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     PresetSpeaker,
@@ -16,6 +15,7 @@ from wyoming_qwen3tts.synthesis.request import (
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.utterance import FinishReason
 
 RYAN = PresetSpeaker("ryan")
 

@@ -212,9 +212,9 @@ def _follow(
     prompt = prompts.build(request.text, request.voice, request.options)
     cache = model.talker.new_cache(1, len(prompt.embeddings) + len(frames))
     # In two runs, as the server prefills: the last bits of a run depend on its length.
-    if prompt.num_reusable:
-        model.talker.prefill(prompt.embeddings[: prompt.num_reusable], cache, 0)
-    output = model.talker.prefill(prompt.embeddings[prompt.num_reusable :], cache, 0)
+    if prompt.prefix_length:
+        model.talker.prefill(prompt.embeddings[: prompt.prefix_length], cache, 0)
+    output = model.talker.prefill(prompt.embeddings[prompt.prefix_length :], cache, 0)
     greedy = PredictorSampling(
         uniforms=np.zeros((1, frames.shape[1] - 1), np.float32),
         temperature=np.ones(1, np.float32),

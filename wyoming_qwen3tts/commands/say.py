@@ -32,8 +32,8 @@ from wyoming_qwen3tts.synthesis.request import (
     default_options,
     supported_voices,
 )
-from wyoming_qwen3tts.synthesis.speech import Speech
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.utterance import Utterance
 from wyoming_qwen3tts.text.language import language_code, model_language
 from wyoming_qwen3tts.voices.catalog import Catalog, split_language
 from wyoming_qwen3tts.voices.clips import cloned_voice, encode_clip, read_clip_file
@@ -200,7 +200,7 @@ def _language(name: str | None) -> str | None:
     return model_language(code)
 
 
-def _speak(model: SpeechModel, request: SynthesisRequest, output: str) -> Speech:
+def _speak(model: SpeechModel, request: SynthesisRequest, output: str) -> Utterance:
     synthesizer = Synthesizer(model)
     speech = synthesizer.submit(request)
     chunks = synthesizer.follow(speech)
@@ -242,7 +242,7 @@ def _written_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def _metadata(
-    bundle: InstalledBundle, facts: ModelFacts, speech: Speech, args: argparse.Namespace
+    bundle: InstalledBundle, facts: ModelFacts, speech: Utterance, args: argparse.Namespace
 ) -> dict[str, Any]:
     timing, options = speech.timing, speech.request.options
     voice = speech.request.voice

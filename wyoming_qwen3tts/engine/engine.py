@@ -262,7 +262,7 @@ async def create_speech_source(
         config.num_threads,
         max_lanes=config.parallel_utterances,
         memory_limit_bytes=limit,
-        on_loss=worker.abandon,
+        on_loss=worker.fail_all,
     )
     catalog = Catalog(installer.bundles, VoiceLibrary(data_dirs), config.styles)
     speeds = SpeedRecord(data_dirs[0])

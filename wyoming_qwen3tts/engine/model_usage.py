@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
+from wyoming_qwen3tts.synthesis.utterance import FinishReason
 
 _WORTH_A_WARNING = frozenset({str(FinishReason.LENGTH), str(FinishReason.RETRY)})
 

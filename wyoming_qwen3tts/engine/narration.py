@@ -10,8 +10,7 @@ from wyoming_qwen3tts.audio import AudioChunk, silence
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.pacing import Pace, expected_audio_s, hold_back
 from wyoming_qwen3tts.engine.request_report import RequestReport
-from wyoming_qwen3tts.engine.worker import SynthesisWorker, Utterance
-from wyoming_qwen3tts.synthesis.guard import frame_budget
+from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
@@ -23,6 +22,7 @@ from wyoming_qwen3tts.synthesis.request import (
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.timing import Playback
+from wyoming_qwen3tts.synthesis.utterance import Utterance
 from wyoming_qwen3tts.text.language import (
     detect_language,
     has_words,
@@ -129,7 +129,7 @@ class Answer:
     def _end_growing(self) -> None:
         """Take the text of the utterance under way as complete; what still comes is a new one."""
         if self._growing is not None:
-            self._worker.end_text(self._growing)
+            self._worker.close_text(self._growing)
             self._growing = None
 
     def _note_unread(self, sentence: str) -> None:
@@ -140,13 +140,12 @@ class Answer:
 
     async def _speak(self, sentence: str, language: str | None) -> None:
         """Speak a sentence as an utterance of its own, or as more text of the one under way."""
-        if self._growing is not None and self._growing.has_ended:
-            self._end_growing()  # the model had enough; whatever is added now would be lost
-        if self._growing is None:
-            await self._submit(sentence, language)
-            return
-        self._worker.extend(self._growing, sentence + _JOINT, self._budget(sentence))
-        self.report.num_characters += len(sentence)
+        if self._growing is not None:
+            if await self._worker.extend(self._growing, sentence + _JOINT):
+                self.report.num_characters += len(sentence)
+                return
+            self._end_growing()  # the model ended its speech before this sentence
+        await self._submit(sentence, language)
 
     async def audio(self) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of one utterance after the other, with silence before each."""
@@ -176,15 +175,14 @@ class Answer:
         return self._pace.hold_s(audio_s, self._config.max_prebuffer)
 
     def _note_pace(self, utterance: Utterance) -> None:
-        speech = utterance.speech
-        if speech is None or speech.was_open or speech.timing.num_frames < _MIN_PACE_FRAMES:
+        if utterance.was_open or utterance.timing.num_frames < _MIN_PACE_FRAMES:
             return  # too short to tell, or it has waited for its text
-        if speech.request.position:
+        if utterance.request.position:
             return  # it may have rested while there was time
         synthesizer = self._synthesizer
-        rtf = speech.timing.rtf(synthesizer.model.facts.sample_rate_hz)
+        rtf = utterance.timing.rtf(synthesizer.model.facts.sample_rate_hz)
         if rtf is not None:
-            self._pace.note(rtf, synthesizer.alone_rtf, synthesizer.model.name)
+            self._pace.note(rtf, synthesizer.single_lane_rtf, synthesizer.model.name)
 
     def closing_silence(self) -> AudioChunk | None:
         """Return what comes after the last utterance; an answer is never empty."""
@@ -210,7 +208,6 @@ class Answer:
         options = replace(
             options,
             language=None if language is None else model_language(language),
-            max_frames=min(options.max_frames, self._budget(sentence)),
             seed=self._next_seed(),
         )
         request = SynthesisRequest(
@@ -220,8 +217,9 @@ class Answer:
             position=self.report.num_utterances,
             playback=self._playback,
             guarded=True,
+            is_open=self._is_growing,
         )
-        utterance = self._worker.submit(self._synthesizer, request, is_open=self._is_growing)
+        utterance = self._worker.submit(self._synthesizer, request)
         if self._is_growing:
             self._growing = utterance
         self.report.num_utterances += 1
@@ -237,9 +235,6 @@ class Answer:
         if isinstance(self._plan.voice, DesignedVoice):
             return self._plan.options.seed
         return self._plan.options.seed + self.report.num_utterances
-
-    def _budget(self, sentence: str) -> int:
-        return frame_budget(sentence, self._synthesizer.model.facts.frame_rate_hz)
 
     def _language_of(self, sentence: str) -> str | None:
         """Return the plain code of the language; once found it stays for the whole answer."""

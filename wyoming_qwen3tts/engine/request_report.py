@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.engine.worker import Utterance
 from wyoming_qwen3tts.errors import Qwen3TTSError
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
+from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -62,17 +61,14 @@ class RequestReport:
 
     def add_end(self, utterance: Utterance) -> None:
         """Note how an utterance ended, also one that is cut short now."""
-        speech = utterance.speech
-        if speech is None:
-            return
-        timing = speech.timing
+        timing = utterance.timing
         self.synthesis_s += timing.synthesis_s
         if timing.started_s is not None:
             ended_s = timing.finished_s or time.perf_counter()
             self.busy_s += max(0.0, ended_s - max(timing.started_s, self._busy_until_s))
             self._busy_until_s = max(self._busy_until_s, ended_s)
-        if speech.finish_reason is not None:
-            self.finish_reasons.append(str(speech.finish_reason))
+        if utterance.finish_reason is not None:
+            self.finish_reasons.append(str(utterance.finish_reason))
 
     def note_error(self, error: BaseException) -> None:
         """Note that the request failed, or that nobody wants the rest."""

@@ -220,9 +220,9 @@ class SynthesisWorker:
         result = False
         try:
             result = bool(command.call())
-        except Exception as cause:  # noqa: BLE001 - a request must not end the thread
+        except Exception as cause:
             if not isinstance(cause, Qwen3TTSError):
-                _LOGGER.error("A request failed: %r", cause)
+                _LOGGER.error("A request failed: %r", cause)  # noqa: TRY400 - one line
                 _LOGGER.debug("Traceback", exc_info=cause)
             if command.utterance is not None:
                 self._fail(command.utterance, synthesis_error(cause, "The request failed"))

@@ -5,6 +5,7 @@ Each class raises a BundleError when its graph cannot be loaded, or lacks an inp
 
 import functools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -204,6 +205,11 @@ class DecoderState(NamedTuple):
     position: int
     """Frames decoded so far."""
     values: Mapping[str, ort.OrtValue]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the float32 tensors."""
+        return sum(4 * math.prod(value.shape()) for value in self.values.values())
 
 
 class OnnxCodecDecoder:

@@ -54,7 +54,7 @@ class PrefixCache:
     @property
     def num_bytes(self) -> int:
         """Memory of all entries."""
-        return sum(entry.num_bytes for entry in self._entries.values())
+        return sum(map(_num_bytes, self._entries.values()))
 
     def prefill(self, talker: Talker, prompt: Prompt, cache: KVCache, lane: int) -> TalkerOutput:
         """Fill an empty lane with the prompt, its shared part from memory if possible."""
@@ -65,7 +65,7 @@ class PrefixCache:
             talker.prefill(shared, cache, lane)
             snapshot = cache.snapshot(lane, len(shared))
             # Never keep non-finite numbers: one bad run would poison the voice.
-            if all(np.isfinite(array).all() for array in (*snapshot.keys, *snapshot.values)):
+            if all(np.isfinite(array).all() for array in snapshot.blocks):
                 self._keep(key, snapshot)
         else:
             cache.restore(lane, snapshot, len(shared))
@@ -102,11 +102,17 @@ class PrefixCache:
         return self._entries.get(key)
 
     def _keep(self, key: bytes, entry: Any) -> None:
-        if entry.num_bytes > self._limit_bytes:
+        if _num_bytes(entry) > self._limit_bytes:
             return
         self._entries[key] = entry
         while self.num_bytes > self._limit_bytes:
             self._entries.popitem(last=False)
+
+
+def _num_bytes(entry: Any) -> int:
+    # States without it hold only a few codes.
+    num_bytes: int = getattr(entry, "num_bytes", 0)
+    return num_bytes
 
 
 def _digest(array: AnyArray) -> bytes:
@@ -255,15 +261,17 @@ class FrameLoop:
         self, sampled: list[_Sampled], frames: Int64Array
     ) -> tuple[list[_Sampled], Int64Array]:
         """End the utterances whose frame holds a negative code: its scores were not finite."""
-        is_broken = (frames < 0).any(axis=1)
-        for item in (item for item, broken in zip(sampled, is_broken, strict=True) if broken):
+        kept = []
+        for lane, item in enumerate(sampled):
+            if (frames[lane] >= 0).all():
+                kept.append(lane)
+                continue
             item.utterance.error = SynthesisError(
                 "The code predictor's scores are not finite numbers; "
                 "rebuild the bundle, or use a higher precision such as fp32."
             )
             self.remove(item.utterance)
-        kept = [item for item, broken in zip(sampled, is_broken, strict=True) if not broken]
-        return kept, frames[~is_broken]
+        return [sampled[lane] for lane in kept], frames[kept]
 
 
 def _predictor_sampling(sampled: Sequence[_Sampled]) -> PredictorSampling:

@@ -17,8 +17,9 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, RequestError
-from wyoming_qwen3tts.runtime.facts import GenerationDefaults, ModelFacts
-from wyoming_qwen3tts.runtime.speech_model import CodecState, SpeechModel, TextTokenizer
+from wyoming_qwen3tts.runtime.manifest import GenerationDefaults, ModelFacts
+from wyoming_qwen3tts.runtime.speech_model import CodecState, SpeechModel
+from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
@@ -252,7 +253,7 @@ class IncrementalTokenizer:
     run of letters ends where something else follows, so the ids up to there are final.
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: BpeTokenizer) -> None:
         """Start with no text."""
         self._tokenizer = tokenizer
         self._pending = ""

@@ -144,7 +144,7 @@ class Synthesizer:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no step can do anything before text arrives, audio is taken or a request comes."""
+        """Whether every step is idle until text or a request arrives, or audio is taken."""
         return self._next_in_line() is None and all(it.is_blocked for it in self._speaking)
 
     def step(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
-from wyoming_qwen3tts.runtime.sampling import draw, process_logits
+from wyoming_qwen3tts.runtime.sampling import process_logits, sample
 from wyoming_qwen3tts.runtime.speech_model import CodecDecoder
 from wyoming_qwen3tts.synthesis.guard import RunawayGuard
 from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, Prompt
@@ -230,9 +230,11 @@ class Utterance:
         """Sample the next code of group 0; None ends the frames and sets a reason or an error."""
         num_frames = self.timing.num_frames
         forbidden = end_of_speech if num_frames < _MIN_FRAMES else None
-        scores = process_logits(logits, self._history, self.options.talker, banned=forbidden)
+        scores = process_logits(
+            logits, self._history, self.options.talker, forbidden_code=forbidden
+        )
         try:
-            code = draw(scores, uniform)
+            code = sample(scores, uniform)
         except SynthesisError as error:
             self.error = error
             return None

@@ -20,9 +20,9 @@ from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.errors import RequestError, VoiceError
 from wyoming_qwen3tts.files import atomic_directory, remove_directory
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.frame_loop import FinishReason
 from wyoming_qwen3tts.synthesis.request import DesignedVoice, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.utterance import FinishReason
 from wyoming_qwen3tts.text.language import language_code, model_language
 from wyoming_qwen3tts.voices.clips import (
     check_transcript,

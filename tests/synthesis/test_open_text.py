@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
@@ -18,7 +19,6 @@ from wyoming_qwen3tts.synthesis.request import (
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.text_feed import TextFeed
 
 TEXT = (
     "Hello world, turn on the light: it's ten o'clock and 23 degrees. "
@@ -34,10 +34,10 @@ PARTS += ["\U0001f642", "<|im_end|>"]
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=12))
 def test_ids_of_pieces_are_those_of_the_whole(parts, tiny_model):
     tokenizer = tiny_model("0.6B-custom_voice").tokenizer
-    feed, ids = TextFeed(tokenizer), []
+    feed, ids = IncrementalTokenizer(tokenizer), []
     for part in parts:
         ids += feed.push(part)
-    assert ids + feed.finish() == tokenizer.encode("".join(parts))
+    assert ids + feed.finish() == tokenizer.encode("".join(parts).rstrip())
 
 
 def greedy(model, voice, **wishes):
@@ -63,14 +63,14 @@ def test_codes_of_growing_text_are_those_of_the_whole(name, voice, size, tiny_mo
         pass
     synthesizer = Synthesizer(model)
     request = greedy(model, voice)
-    speech = synthesizer.begin(replace(request, text=TEXT[:8]))
+    speech = synthesizer.submit(replace(request, is_open=True, text=TEXT[:8]))
     rest = [TEXT[start : start + size] for start in range(8, len(TEXT), size)]
     for piece in rest:
         # As far as it can go with what is known; a starved lane makes nothing.
         for _ in range(3):
             synthesizer.step()
-        synthesizer.extend(speech, piece, 0)
-    synthesizer.end_text(speech)
+        assert synthesizer.extend(speech, piece) is not speech.is_finished
+    synthesizer.close_text(speech)
     while not speech.is_finished:
         synthesizer.step()
     assert np.array_equal(speech.codes, wanted.codes)
@@ -80,28 +80,28 @@ def test_codes_of_growing_text_are_those_of_the_whole(name, voice, size, tiny_mo
 def test_a_lane_waits_for_its_text_and_others_go_on(endless_model):
     synthesizer = Synthesizer(endless_model, max_lanes=2)
     request = greedy(endless_model, PresetSpeaker("ryan"))
-    waiting = synthesizer.begin(replace(request, text="Hello wor"))
-    while not synthesizer.is_starved:
+    waiting = synthesizer.submit(replace(request, is_open=True, text="Hello wor"))
+    while not synthesizer.is_blocked:
         synthesizer.step()
     num_frames = len(waiting.codes)
     other = synthesizer.submit(replace(request, text="Good morning"))
-    assert not synthesizer.is_starved
+    assert not synthesizer.is_blocked
     for _ in synthesizer.follow(other):
         pass
     assert len(other.codes) == 30
     assert len(waiting.codes) == num_frames < 5
-    synthesizer.extend(waiting, "ld. ", 10)
-    synthesizer.end_text(waiting)
+    assert synthesizer.extend(waiting, "ld. ")
+    synthesizer.close_text(waiting)
     while not waiting.is_finished:
         synthesizer.step()
-    assert len(waiting.codes) == 40
+    assert len(waiting.codes) == 30
 
 
 def test_audio_of_a_starved_lane_is_not_held_back(endless_model):
     synthesizer = Synthesizer(endless_model)
     request = greedy(endless_model, PresetSpeaker("ryan"))
-    speech = synthesizer.begin(replace(request, text="Hello there my friend, "))
-    while not synthesizer.is_starved:
+    speech = synthesizer.submit(replace(request, is_open=True, text="Hello there my friend, "))
+    while not synthesizer.is_blocked:
         synthesizer.step()
     samples = sum(len(chunk.samples) for chunk in speech.take_audio())
     assert samples == len(speech.codes) * endless_model.facts.samples_per_frame
@@ -112,14 +112,14 @@ def test_audio_of_a_starved_lane_is_not_held_back(endless_model):
 def test_a_transcript_voice_needs_its_text_beforehand(tiny_model):
     model = tiny_model("0.6B-base")
     voice = IclVoice(np.ones(64, np.float32), "a test", np.zeros((5, 16), np.int64))
-    with pytest.raises(RequestError, match="by sentences"):
-        Synthesizer(model).begin(greedy(model, voice))
+    with pytest.raises(RequestError, match="text_mode sentences"):
+        Synthesizer(model).submit(replace(greedy(model, voice), is_open=True))
 
 
 def test_text_after_the_end_is_a_programming_error(endless_model):
     synthesizer = Synthesizer(endless_model)
-    speech = synthesizer.begin(greedy(endless_model, PresetSpeaker("ryan")))
-    synthesizer.end_text(speech)
-    synthesizer.end_text(speech)
-    with pytest.raises(ValueError, match="has ended"):
-        synthesizer.extend(speech, "more", 1)
+    speech = synthesizer.submit(replace(greedy(endless_model, PresetSpeaker("ryan")), is_open=True))
+    synthesizer.close_text(speech)
+    synthesizer.close_text(speech)
+    with pytest.raises(ValueError, match="is closed"):
+        synthesizer.extend(speech, "more")
