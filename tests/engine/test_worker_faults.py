@@ -229,14 +229,14 @@ DEADLY = """
 import asyncio, logging, os, sys, time
 from pathlib import Path
 from wyoming_qwen3tts.engine import worker as module
-from wyoming_qwen3tts.runtime.bundle import SessionOptions, open_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 async def main():
     logging.basicConfig()
     module._HUNG_S = 1.0
-    model = open_bundle(Path(sys.argv[1]), SessionOptions(num_threads=1))
+    model = open_bundle(Path(sys.argv[1]), 1)
     worker = module.SynthesisWorker()
     worker.start()
     options = default_options(model.facts.generation, 0)
