@@ -223,7 +223,7 @@ def test_a_long_utterance_gives_its_memory_back(endless):
 
 def test_a_full_cache_ends_its_own_lane_only(endless, monkeypatch):
     synthesizer = Synthesizer(endless, max_lanes=2)
-    monkeypatch.setattr(type(synthesizer._loop._cache), "max_positions", 40)
+    monkeypatch.setattr(synthesizer._loop._cache, "max_positions", 40)
     speeches = [synthesizer.submit(request(endless, max_frames=count)) for count in (200, 10)]
     run_all(synthesizer, speeches)
     assert [speech.finish_reason for speech in speeches] == [FinishReason.LENGTH] * 2
