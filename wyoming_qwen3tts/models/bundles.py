@@ -156,14 +156,9 @@ def scan_bundles(data_dirs: Sequence[Path]) -> tuple[list[InstalledBundle], list
     problems: list[str] = []
     for directory in _bundle_directories(data_dirs):
         try:
-            bundle = read_bundle(directory)
+            found.append(read_bundle(directory))
         except BundleError as error:
             problems.append(str(error))
-            continue
-        if (device := str(bundle.manifest.device)) != "cpu":
-            problems.append(f"{directory} was built for {device}, which is not supported any more")
-        else:
-            found.append(bundle)
     found.sort(key=lambda bundle: (bundle.manifest.name, bundle.rank, bundle.reference))
     return found, problems
 

@@ -19,8 +19,6 @@ from wyoming_qwen3tts.errors import CheckpointError, ManifestError
 FORMAT_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 
-Device = Literal["cpu", "cuda"]
-DEVICES: Final[tuple[Device, ...]] = get_args(Device)
 ModelType = Literal["custom_voice", "base", "voice_design"]
 MODEL_TYPES: Final[tuple[ModelType, ...]] = get_args(ModelType)
 
@@ -234,7 +232,7 @@ class Manifest:
     format_version: int
     name: str
     """Name of the model, such as ``qwen3-tts-12hz-0.6b-customvoice``."""
-    device: Device
+    device: Literal["cpu"]
     recipe: str
     """Name of the recipe: a precision, or the name of a mixed one."""
     precision: dict[str, dict[str, str]]
