@@ -237,10 +237,8 @@ class _Decoder(TensorGraph):
         inner, name = CONVNEXT_EXPANSION * width, f"upsample.{stage}.1"
         with graph.scope(name):
             y = self._pad(f"upsample_{stage}", x, width, NUM_TAPS - 1)
-            taps = self.stored(f"{name}.dwconv.conv.weight", width, 1, NUM_TAPS)
-            shift = self.stored(f"{name}.dwconv.conv.bias", width)
-            y = self.channel_major(y)
-            y = graph.op("Conv", y, taps, shift, kernel_shape=[NUM_TAPS], group=width)
+            conv = f"{name}.dwconv.conv"
+            y = self.conv(self.channel_major(y), conv, (width, width), NUM_TAPS, group=width)
             y = self.layer_norm(self.time_major(y), f"{name}.norm", width, LAYER_NORM_EPSILON)
             y = self.linear(y, f"{name}.pwconv1", *self.affine(f"{name}.pwconv1", inner, width))
             gamma = self.read(f"{name}.gamma", width)
@@ -306,12 +304,10 @@ class _Decoder(TensorGraph):
     def _last_conv(self, x: Value, rows: int) -> Value:
         """Snake and the convolution to one channel: (T, D) to (1, 1, T)."""
         blocks = len(self.config.upsample_rates)
-        width, name = self._width(blocks), f"decoder.{blocks + 2}.conv"
+        width = self._width(blocks)
         x = self._snake(x, f"decoder.{blocks + 1}", width, rows)
         x = self.channel_major(self._pad("last_conv", x, width, NUM_TAPS - 1))
-        kernel = self.stored(f"{name}.weight", 1, width, NUM_TAPS)
-        bias = self.read(f"{name}.bias", 1)
-        return self.graph.op("Conv", x, kernel, bias, kernel_shape=[NUM_TAPS])
+        return self.conv(x, f"decoder.{blocks + 2}.conv", (width, 1), NUM_TAPS)
 
 
 def _fold(width: int, rows: int) -> int:

@@ -23,7 +23,7 @@ filters.mel with its defaults (Slaney's scale and area normalisation).
 
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,19 +90,7 @@ def _quantizer(part: str) -> str:
     return f"quantizer.{part}_residual_vector_quantizer"
 
 
-class _ConvGraph(TensorGraph):
-    """Channel-major convolutions with the weights of the checkpoint."""
-
-    def conv(
-        self, x: Value, name: str, widths: tuple[int, int], taps: int = 1, **attributes: Any
-    ) -> Value:
-        """Convolve x (1, D_in, T) for ``widths`` (D_in, D_out), without padding of its own."""
-        weight = self.stored(f"{name}.weight", widths[1], widths[0], taps)
-        bias = self.stored(f"{name}.bias", widths[1])
-        return self.graph.op("Conv", x, weight, bias, kernel_shape=[taps], **attributes)
-
-
-class _CodecEncoder(_ConvGraph):
+class _CodecEncoder(TensorGraph):
     """One codec encoder graph under construction."""
 
     def __init__(self, graph: GraphBuilder, codec: TensorFile, config: CodecEncoderConfig) -> None:
@@ -237,20 +225,18 @@ class _CodecEncoder(_ConvGraph):
         return graph.op("ArgMin", distances, axis=1, keepdims=1)
 
 
-class _SpeakerEncoder(_ConvGraph):
+class _SpeakerEncoder(TensorGraph):
     """One speaker encoder graph under construction."""
 
     def __init__(self, graph: GraphBuilder, main: TensorFile, config: SpeakerEncoderConfig) -> None:
         super().__init__(graph, main, "speaker_encoder")
         self.config = config
+        self._conv_shapes = list(zip(config.kernel_sizes, config.dilations, strict=True))
 
     def build(self) -> None:
         """Add every stage."""
         graph, config = self.graph, self.config
-        channels, shapes = (
-            config.channels,
-            list(zip(config.kernel_sizes, config.dilations, strict=True)),
-        )
+        channels, shapes = config.channels, self._conv_shapes
         x = self._log_mel(graph.input("samples", np.float32, ["S"]))  # (1, mels, T)
         x = self._tdnn(x, "blocks.0", (config.num_mels, channels[0]), *shapes[0])
         outputs = []
@@ -291,9 +277,8 @@ class _SpeakerEncoder(_ConvGraph):
         if padding:
             sides = [padding // 2, padding - padding // 2]
             x = self.graph.op("Pad", x, sides, 0.0, [2], mode="reflect")
-        return self.graph.op(
-            "Relu", self.conv(x, f"{name}.conv", widths, taps, dilations=[dilation])
-        )
+        y = self.conv(x, f"{name}.conv", widths, taps, dilations=[dilation])
+        return self.graph.op("Relu", y)
 
     def _block(self, x: Value, block: int) -> Value:
         """Add a squeeze-excitation Res2Net branch to x."""
@@ -310,17 +295,14 @@ class _SpeakerEncoder(_ConvGraph):
 
     def _res2net(self, x: Value, block: int) -> Value:
         """Convolve groups of channels, each after adding the result of the group before."""
-        config, scale = self.config, self.config.res2net_scale
-        width, shape = (
-            config.channels[block] // scale,
-            (config.kernel_sizes[block], config.dilations[block]),
-        )
+        scale = self.config.res2net_scale
+        width = self.config.channels[block] // scale
         first, *others = self.graph.ops("Split", x, outputs=scale, axis=1, num_outputs=scale)
         results = [first]
         for index, group in enumerate(others):
             carried = group + results[-1] if index > 0 else group
             name = f"blocks.{block}.res2net_block.blocks.{index}"
-            results.append(self._tdnn(carried, name, (width, width), *shape))
+            results.append(self._tdnn(carried, name, (width, width), *self._conv_shapes[block]))
         return self.graph.op("Concat", results, axis=1)
 
     def _pool(self, x: Value) -> Value:

@@ -1,7 +1,7 @@
 """What the codec's graphs share: tensors under their checkpoint names, attention, and codebooks."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,16 @@ class TensorGraph:
         if bias is None:
             return x @ stored
         return self.graph.op("Gemm", x, stored, self.graph.weight(f"{name}.bias", bias, np.float32))
+
+    def conv(
+        self, x: Value, name: str, widths: tuple[int, int], taps: int = 1, **attributes: Any
+    ) -> Value:
+        """Convolve x (1, D_in, T) with the weights ``name``; ``widths`` are D_in and D_out."""
+        weight = self.stored(
+            f"{name}.weight", widths[1], widths[0] // attributes.get("group", 1), taps
+        )
+        bias = self.stored(f"{name}.bias", widths[1])
+        return self.graph.op("Conv", x, weight, bias, kernel_shape=[taps], **attributes)
 
     def layer_norm(self, x: Value, name: str, width: int, epsilon: float) -> Value:
         """Normalize the rows of x (T, D)."""
