@@ -162,7 +162,7 @@ class _CodecEncoder(TensorGraph):
         return graph.op("Pad", x, pads, 0.0, [2], mode=mode)
 
     def _transformer(self, x: Value) -> Value:
-        """Run the layers over x (T, hidden); there is no last norm."""
+        """Run the layers over x (T, hidden), without a last norm."""
         graph, transformer = self.graph, self.config.transformer
         width, inner = transformer.hidden_size, transformer.intermediate_size
         num_positions = graph.length(x, 0)

@@ -17,7 +17,7 @@ from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.threads import default_num_threads
 
 MAX_SNR_DB: Final = 200.0
-"""Stands for "no error", which JSON has no number for."""
+"""Stands for "no error": JSON cannot hold infinity."""
 
 # Scales tried, as fractions of the one that keeps the largest value of a block. Clipping does not
 # help at 8 bits; at 4 bits the best scale is usually 0.8 to 1.0 of the largest.
