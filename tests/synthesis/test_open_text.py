@@ -123,3 +123,32 @@ def test_text_after_the_end_is_a_programming_error(endless_model):
     synthesizer.close_text(speech)
     with pytest.raises(ValueError, match="is closed"):
         synthesizer.extend(speech, "more")
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t "])
+def test_open_utterance_without_text_is_refused(text, tiny_model):
+    model = tiny_model("0.6B-custom_voice")
+    request = replace(greedy(model, PresetSpeaker("ryan")), text=text, is_open=True)
+    with pytest.raises(RequestError, match="at least one word"):
+        Synthesizer(model).submit(request)
+
+
+def test_space_before_the_end_of_text_is_not_spoken(tiny_model):
+    model = tiny_model("0.6B-custom_voice")
+    tokenizer = IncrementalTokenizer(model.tokenizer)
+    ids = tokenizer.push("Hello there. ") + tokenizer.push("And you? ") + tokenizer.finish()
+    assert ids == model.tokenizer.encode("Hello there. And you?")
+
+
+def test_text_never_raises_the_limit_of_the_request(endless_model):
+    synthesizer = Synthesizer(endless_model)
+    request = greedy(endless_model, PresetSpeaker("ryan"))
+    request = replace(request, text="Hello ", is_open=True, guarded=True)
+    utterance = synthesizer.submit(request)
+    for _ in range(50):
+        assert synthesizer.extend(utterance, "and more ")
+    synthesizer.close_text(utterance)
+    while not utterance.is_finished:
+        synthesizer.step()
+    assert len(utterance.codes) == request.options.max_frames
+    assert not synthesizer.extend(utterance, "too late")

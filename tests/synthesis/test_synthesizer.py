@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from wyoming_qwen3tts.errors import RequestError, SynthesisError
+from wyoming_qwen3tts.synthesis.frame_loop import PrefixCache
+from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
+    IclVoice,
     PresetSpeaker,
     SynthesisRequest,
     TextLayout,
@@ -15,6 +18,7 @@ from wyoming_qwen3tts.synthesis.request import (
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
+from wyoming_qwen3tts.synthesis.timing import FrameTimer
 from wyoming_qwen3tts.synthesis.utterance import FinishReason
 
 RYAN = PresetSpeaker("ryan")
@@ -230,3 +234,130 @@ def test_a_full_cache_ends_its_own_lane_only(endless, monkeypatch):
     assert [speech.error for speech in speeches] == [None, None]
     assert len(speeches[0].codes) < 40
     assert len(speeches[1].codes) == 10
+
+
+def test_end_of_speech_at_the_frame_limit_is_no_failure(model):
+    synthesizer = Synthesizer(model)
+    whole = synthesizer.submit(request(model, max_frames=200))
+    run_all(synthesizer, [whole])
+    assert whole.finish_reason is FinishReason.STOP
+    limited = synthesizer.submit(request(model, max_frames=len(whole.codes)))
+    run_all(synthesizer, [limited])
+    assert limited.finish_reason is FinishReason.STOP
+    assert np.array_equal(limited.codes, whole.codes)
+
+
+def test_codec_failure_of_one_utterance_leaves_the_others(endless, monkeypatch):
+    synthesizer = Synthesizer(endless, max_lanes=3)
+    utterances = [synthesizer.submit(request(endless, seed=seed)) for seed in range(3)]
+    for _ in range(4):
+        synthesizer.step()
+    snapshots = synthesizer._loop.prefixes.num_bytes
+    broken = utterances[1].codec
+    monkeypatch.setattr(broken, "decode", lambda: 1 / 0)
+    run_all(synthesizer, utterances)
+    assert isinstance(utterances[1].error, SynthesisError)
+    assert utterances[1].finish_reason is None
+    for whole in (utterances[0], utterances[2]):
+        assert whole.error is None
+        assert len(whole.codes) == 12
+    assert synthesizer._loop.prefixes.num_bytes == snapshots > 0
+    assert synthesizer.is_idle
+
+
+def test_predictor_scores_that_are_not_finite_end_only_their_own_utterance(endless, monkeypatch):
+    synthesizer = Synthesizer(endless, max_lanes=2)
+    utterances = [synthesizer.submit(request(endless, seed=seed)) for seed in (1, 2)]
+    for _ in range(3):
+        synthesizer.step()
+    lone = Synthesizer(endless)
+    wanted = lone.submit(request(endless, seed=2))
+    run_all(lone, [wanted])
+    predict = endless.code_predictor.predict
+
+    def first_is_broken(*args):
+        codes = predict(*args)
+        codes[0] = -1
+        return codes
+
+    monkeypatch.setattr(endless.code_predictor, "predict", first_is_broken)
+    synthesizer.step()
+    monkeypatch.undo()
+    run_all(synthesizer, utterances)
+    assert "not finite" in str(utterances[0].error)
+    assert (utterances[0].codes >= 0).all()
+    assert np.array_equal(utterances[1].codes, wanted.codes)
+
+
+def clone(model, num_frames):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, model.facts.codebook_size, (num_frames, 16))
+    return IclVoice(np.ones(model.facts.hidden_size, np.float32), "a test", codes)
+
+
+def test_reference_clip_is_decoded_in_slices_while_others_speak(tiny_model, monkeypatch):
+    model = tiny_model("0.6B-base")
+    voice = clone(model, 41)
+    sizes = []
+    advance = model.codec_decoder.advance
+
+    def counted(codes, state):
+        sizes.append(len(codes))
+        return advance(codes, state)
+
+    monkeypatch.setattr(model.codec_decoder, "advance", counted)
+    synthesizer = Synthesizer(model, max_lanes=2)
+    options = replace(default_options(model.facts.generation, 3), max_frames=30)
+    x_vector = XVectorVoice(voice.x_vector)
+    other = synthesizer.submit(SynthesisRequest("Hello there my friend", x_vector, options))
+    synthesizer.step()
+    wanted = SynthesisRequest("Hello", voice, options)
+    utterance = synthesizer.submit(wanted)
+    while not utterance.timing.num_frames:
+        before = other.timing.num_frames
+        synthesizer.step()
+        assert other.timing.num_frames > before or other.frames_done
+    assert sizes == [8] * 5 + [1]
+    run_all(synthesizer, [utterance, other])
+    run_all(synthesizer, [synthesizer.submit(wanted)])
+    assert len(sizes) == 6, "the second time, the state comes from the cache"
+
+
+def test_codec_state_of_a_voice_can_be_given(tiny_model, monkeypatch):
+    model = tiny_model("0.6B-base")
+    voice = clone(model, 20)
+    decoder = model.codec_decoder
+    options = replace(default_options(model.facts.generation, 3), max_frames=8)
+
+    def samples(voice):
+        chunks = Synthesizer(model).stream(SynthesisRequest("Hello", voice, options))
+        return np.concatenate([chunk.samples for chunk in chunks])
+
+    wanted = samples(voice)
+    state = decoder.advance(voice.reference_codes, decoder.initial_state())
+    monkeypatch.setattr(decoder, "advance", None)
+    assert np.array_equal(samples(replace(voice, codec_state=state)), wanted)
+
+
+def test_prefix_cache_counts_codec_states(tiny_model):
+    model = tiny_model("0.6B-base")
+    decoder = model.codec_decoder
+    num_bytes = decoder.initial_state().num_bytes
+    assert num_bytes > 0
+    prompts = PromptBuilder(model)
+    options = default_options(model.facts.generation)
+    cache = PrefixCache(limit_bytes=3 * num_bytes)
+    for length in (1, 2, 3, 4, 5):
+        prompt = prompts.build("Hello", clone(model, length), options)
+        assert cache.codec_state(decoder, prompt, max_frames=8) is not None
+        assert 0 < cache.num_bytes <= 3 * num_bytes
+
+
+def test_single_lane_speed_is_not_measured_while_others_speak(endless, monkeypatch):
+    recorded = []
+    monkeypatch.setattr(FrameTimer, "record", lambda _self, seconds: recorded.append(seconds))
+    synthesizer = Synthesizer(endless, max_lanes=2)
+    utterances = [synthesizer.submit(request(endless, max_frames=count)) for count in (6, 3)]
+    run_all(synthesizer, utterances)
+    # A step before the second joins, and one after it has left.
+    assert len(recorded) == 2
