@@ -177,14 +177,14 @@ def _spell_date(
             "m": _korean_month(month) if code == "ko" else cardinal(month, code),
         }
     else:
-        first = rules.dates.first_day
+        first = rules.dates.get("first_day")
         numbers = {
             "d": first if day == 1 and first else cardinal(day, code),
             "month": rules.months[month - 1],
         }
     if year_of is None:
-        return rules.dates.day_month.format(**numbers)
-    return rules.dates.day_month_year.format(**numbers, y=year(year_of, code))
+        return rules.dates["day_month"].format(**numbers)
+    return rules.dates["day_month_year"].format(**numbers, y=year(year_of, code))
 
 
 def _spell_russian(

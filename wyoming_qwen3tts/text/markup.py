@@ -97,9 +97,10 @@ def strip_html(text: str) -> str:
     return html.unescape(text) if "&" in text else text
 
 
-def strip_markdown(text: str, language: str | None) -> str:
+def strip_markdown(text: str, rules: LanguageRules | None) -> str:
     """Leave out markdown: headings, lists, tables and quotes of a line, then marks inside it."""
-    lines = [_strip_line(line, language) for line in text.split("\n")]
+    code = None if rules is None else rules.code
+    lines = [_strip_line(line, code) for line in text.split("\n")]
     return "\n".join(_strip_inline(line) for line in lines)
 
 

@@ -55,6 +55,15 @@ class Rule(StrEnum):
     """Add a missing full stop."""
 
 
+_MARKUP_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules | None], str]], ...]] = (
+    (Rule.CHARACTERS, lambda text, _: markup.clean_characters(text)),
+    (Rule.CODE_BLOCKS, lambda text, _: markup.drop_code_blocks(text)),
+    (Rule.HTML, lambda text, _: markup.strip_html(text)),
+    (Rule.STAGE_DIRECTIONS, lambda text, _: markup.drop_stage_directions(text)),
+    (Rule.MARKDOWN, markup.strip_markdown),
+    (Rule.LINKS, markup.speak_links),
+    (Rule.EMOJI, lambda text, _: markup.drop_emoji(text)),
+)
 _SPOKEN_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules], str]], ...]] = (
     (Rule.DATES, speak_dates),
     (Rule.PHONE_NUMBERS, speak_phone_numbers),
@@ -96,30 +105,16 @@ def normalize(text: str, language: str | None = None, rules: frozenset[Rule] = A
 
 
 def _normalize_once(text: str, data: LanguageRules | None, rules: frozenset[Rule]) -> str:
-    text = _strip_markup(text, data, rules)
+    for rule, strip in _MARKUP_STEPS:
+        if rule in rules:
+            text = strip(text, data)
     if data is not None:
-        for rule, step in _SPOKEN_STEPS:
+        for rule, speak in _SPOKEN_STEPS:
             if rule in rules:
-                text = step(text, data)
+                text = speak(text, data)
     if Rule.PUNCTUATION in rules:
         text = markup.clean_punctuation(text) if has_words(text) else ""
     return markup.join_lines(text, close=Rule.CLOSING in rules)
-
-
-def _strip_markup(text: str, data: LanguageRules | None, rules: frozenset[Rule]) -> str:
-    if Rule.CHARACTERS in rules:
-        text = markup.clean_characters(text)
-    if Rule.CODE_BLOCKS in rules:
-        text = markup.drop_code_blocks(text)
-    if Rule.HTML in rules:
-        text = markup.strip_html(text)
-    if Rule.STAGE_DIRECTIONS in rules:
-        text = markup.drop_stage_directions(text)
-    if Rule.MARKDOWN in rules:
-        text = markup.strip_markdown(text, None if data is None else data.code)
-    if Rule.LINKS in rules:
-        text = markup.speak_links(text, data)
-    return markup.drop_emoji(text) if Rule.EMOJI in rules else text
 
 
 def rules_from_names(names: Iterable[str]) -> frozenset[Rule]:
@@ -128,11 +123,7 @@ def rules_from_names(names: Iterable[str]) -> frozenset[Rule]:
     Raises:
         ConfigError: A name is unknown.
     """
-    chosen = set()
-    for name in names:
-        try:
-            chosen.add(Rule(name))
-        except ValueError:
-            known = ", ".join(Rule)
-            raise ConfigError(f"Unknown text rule {name!r}; the rules are {known}.") from None
-    return frozenset(chosen)
+    try:
+        return frozenset(Rule(name) for name in names)
+    except ValueError as error:
+        raise ConfigError(f"{error}; the text rules are {', '.join(Rule)}.") from None

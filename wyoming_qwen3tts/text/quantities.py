@@ -121,7 +121,7 @@ def spell_quantity(
 
 def with_preposition(noun: str, rules: LanguageRules) -> str:
     """Return a noun as it stands after "million": with "de" in the Romance languages."""
-    link = rules.currencies.scale_link
+    link = rules.scale_link
     if rules.code == "fr" and noun[0] in "aeiouyéèh":
         link = "d'"
     return f"{link}{noun}"
@@ -216,13 +216,13 @@ def speak_currencies(text: str, rules: LanguageRules) -> str:
 
 def _scaled(numeral: Numeral, scale: Term, currency: str, rules: LanguageRules, case: str) -> str:
     words = spell_quantity(numeral, scale, rules, case=case)
-    return f"{words} {with_preposition(rules.currencies.names[currency].forms[-1], rules)}"
+    return f"{words} {with_preposition(rules.currencies[currency].forms[-1], rules)}"
 
 
 def _amount(numeral: Numeral, currency: str, rules: LanguageRules, case: str) -> str:
-    name = rules.currencies.names[currency]
-    pattern = rules.currencies.amount
-    minor = rules.currencies.minor.get(currency)
+    name = rules.currencies[currency]
+    pattern = rules.amount
+    minor = rules.minor_currencies.get(currency)
     if not pattern:
         numeral = replace(numeral, fraction=numeral.fraction.rstrip("0"))
     if len(numeral.fraction) != 2 or not pattern or minor is None:
@@ -262,7 +262,7 @@ def _unit_pattern(code: str) -> re.Pattern[str]:
 @cache
 def _currency_pattern(code: str) -> re.Pattern[str]:
     rules = language_rules(code)
-    names = rules.currencies.names
+    names = rules.currencies
     symbols = [symbol for symbol, name in _CURRENCY_SYMBOLS.items() if name in names]
     money = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
     number = number_pattern(code)

@@ -1,7 +1,7 @@
 """The tables of a language in ``text/data``, as dataclasses."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -39,29 +39,6 @@ class Times:
     """Whether "14.30" is a time before a suffix."""
     hour_gender: str = "n"
     minute_gender: str = "n"
-    before_noon: str | None = None
-    after_noon: str | None = None
-
-
-@dataclass(frozen=True)
-class Currencies:
-    """Names of money."""
-
-    amount: str
-    """Pattern for major and minor units together; empty: decimals are spoken instead."""
-    scale_link: str
-    """Word between a scale and the currency: "millions **de** dollars"."""
-    names: Mapping[str, Term]
-    minor: Mapping[str, Term]
-
-
-@dataclass(frozen=True)
-class Dates:
-    """Patterns for dates of languages without declension."""
-
-    day_month: str = ""
-    day_month_year: str = ""
-    first_day: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,24 +51,30 @@ class LanguageRules:
     """Characters that may separate thousands."""
     words: Mapping[str, str]
     times: Times
-    currencies: Currencies
+    amount: str
+    """Pattern for major and minor units of money; empty: decimals are spoken instead."""
+    scale_link: str
+    """Word between a scale and the currency: "millions **de** dollars"."""
+    currencies: Mapping[str, Term]
+    minor_currencies: Mapping[str, Term]
     units: Mapping[str, Term]
     unit_symbols: Mapping[str, str]
     """Symbol -> unit, only of units that the language names."""
     symbols: Mapping[str, str]
     scales: Mapping[str, Term]
-    dates: Dates = field(default_factory=Dates)
-    months: tuple[str, ...] = ()
-    months_genitive: tuple[str, ...] = ()
-    month_numbers: Mapping[str, int] = field(default_factory=dict)
+    dates: Mapping[str, str]
+    """Patterns for dates in languages without declension."""
+    months: tuple[str, ...]
+    months_genitive: tuple[str, ...]
+    month_numbers: Mapping[str, int]
     """Every spelling of a month in lower case -> 1 to 12."""
-    never_final: frozenset[str] = frozenset()
+    never_final: frozenset[str]
     """Abbreviations that cannot be the last word of a sentence, without their last stop."""
-    before_number: frozenset[str] = frozenset()
+    before_number: frozenset[str]
     """Abbreviations that do not end a sentence when a number follows."""
-    may_end: frozenset[str] = frozenset()
+    may_end: frozenset[str]
     """Dotted or short abbreviations that do end sentences."""
-    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lists: Mapping[str, tuple[str, ...]]
     """Word lists of rules that only some languages have."""
 
 
@@ -124,18 +107,16 @@ def language_rules(code: str) -> LanguageRules:
         decimal=numbers["decimal"],
         grouping=numbers["grouping"],
         words=table.pop("words"),
-        times=_times(table.pop("times")),
-        currencies=Currencies(
-            amount=currencies["amount"],
-            scale_link=currencies["scale_link"],
-            names=_terms(currencies["names"]),
-            minor=_terms(currencies["minor"]),
-        ),
+        times=Times(**{key: _frozen(value) for key, value in table.pop("times").items()}),
+        amount=currencies["amount"],
+        scale_link=currencies["scale_link"],
+        currencies=_terms(currencies["names"]),
+        minor_currencies=_terms(currencies["minor"]),
         units=units,
         unit_symbols=_unit_symbols(units, table.pop("extra_symbols", {})),
         symbols=table.pop("symbols"),
         scales=_terms(table.pop("scales", {})),
-        dates=Dates(**table.pop("dates", {})),
+        dates=table.pop("dates", {}),
         months=months,
         months_genitive=genitive,
         month_numbers=_month_numbers(months, genitive, table.pop("month_abbreviations", ())),
@@ -164,22 +145,13 @@ def _read(name: str) -> dict[str, Any]:
     return table
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _terms(table: Mapping[str, Any]) -> dict[str, Term]:
-    terms = {}
-    for name, row in table.items():
-        if isinstance(row, str):
-            terms[str(name)] = Term("m", (row,))
-        else:
-            gender, *forms = row
-            terms[str(name)] = Term(gender, tuple(forms))
-    return terms
-
-
-def _times(table: Mapping[str, Any]) -> Times:
-    rows: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
-    }
-    return Times(**rows)
+    rows = {str(name): ["m", row] if isinstance(row, str) else row for name, row in table.items()}
+    return {name: Term(row[0], tuple(row[1:])) for name, row in rows.items()}
 
 
 def _unit_symbols(units: Mapping[str, Term], extra: Mapping[str, Sequence[str]]) -> dict[str, str]:
