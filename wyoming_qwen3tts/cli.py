@@ -22,13 +22,14 @@ COMMANDS: Final = {
     "say": ("wyoming_qwen3tts.commands.say", "speak a text into a file or a pipe"),
     "status": ("wyoming_qwen3tts.commands.models", "show models, voices, and what is wrong"),
     "verify": ("wyoming_qwen3tts.builder.verify", "check a bundle, and compare its results"),
-    "voice": ("wyoming_qwen3tts.commands.voice", "add, list, check, remove, design voices"),
-    "voices": ("wyoming_qwen3tts.commands.voices", "list the voices"),
+    "voice": ("wyoming_qwen3tts.commands.voice", "list, add, check, remove, design voices"),
 }
 """Subcommand -> the module with ``add_arguments(parser)`` and ``run(arguments) -> int``, and help.
 
 A module is imported only when its command is chosen: serving must not need what building needs.
 """
+
+ALIASES: Final = {"voices": ["voice", "list"]}
 
 
 ALIASES: Final = {"status": ("models", "status")}
@@ -37,6 +38,7 @@ ALIASES: Final = {"status": ("models", "status")}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = [*ALIASES.get("".join(arguments[:1]), arguments[:1]), *arguments[1:]]
     is_debug = "--debug" in arguments
     if arguments and arguments[0] in ALIASES:
         arguments[:1] = ALIASES[arguments[0]]

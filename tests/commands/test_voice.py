@@ -193,22 +193,34 @@ class TestListCheckRemove:
         write_voice(data, "fr/denis", instruct_txt="une voix grave")
         return data
 
+    def test_list_without_own_voices_says_how_to_begin(
+        self, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert voice("list") == 0
+        assert "voice add NAME" in capsys.readouterr().out
+
+    def test_check_a_preset_with_settings(
+        self, library: Path, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write_voice(library, "en/emil", voice_yaml="preset: ryan")
+        assert voice("check", "emil") == 0
+        assert "the preset ryan" in capsys.readouterr().out
+
     def test_list(
         self, library: Path, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
     ) -> None:
         write_voice(library, "en/bad", ref_wav=b"noise")
         assert voice("list") == 0
-        anna, bad, bernd, denis = capsys.readouterr().out.splitlines()
-        assert anna.split() == ["anna", "en", "icl", *TRANSCRIPT.split()]
-        assert "UNUSABLE: The clip is no recording" in bad
-        assert bernd.split() == ["bernd", "de", "x_vector", "Uncle"]
-        assert denis.split() == ["denis", "fr", "designed", "une", "voix", "grave"]
-
-    def test_list_of_nothing_says_how_to_begin(
-        self, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert voice("list") == 0
-        assert "voice add NAME" in capsys.readouterr().out
+        lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+        assert lines["VOICE"].split() == ["VOICE", "LANGUAGES", "MODEL", "DESCRIPTION"]
+        assert lines["anna"].split()[1:3] == ["en", "-"]
+        assert "needs a model of the type base" in lines["anna"]
+        assert "UNUSABLE: The clip is no recording" in lines["bad"]
+        assert "needs a model of the type voice_design" in lines["denis"]
+        assert any("embedded-demo" in line for line in lines.values())
+        assert voice("list", "--json") == 0
+        rows = {row["voice"]: row for row in json.loads(capsys.readouterr().out)}
+        assert rows["bernd"]["languages"] == "de"
 
     def test_check(
         self, library: Path, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]

@@ -127,7 +127,7 @@ def test_server_on_a_full_disk_speaks_with_a_new_voice_and_ends_well(tiny_bundle
         (info,) = ask(port, Event("describe"), "info")
         assert [voice["name"] for voice in info.data["tts"][0]["voices"]] == ["anna"]
         for _ in range(2):
-            request = Event("synthesize", {"text": "Hello there.", "voice": {"name": "anna-en"}})
+            request = Event("synthesize", {"text": "Hello there.", "voice": {"name": "anna"}})
             assert len(ask(port, request, "audio-stop")) > 2
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0

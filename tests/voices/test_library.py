@@ -88,8 +88,9 @@ class TestKinds:
         )
         options = wished.apply(default_options(FACTS.generation, 1))
         assert options.seed == 7
-        for sampling in (options.talker, options.predictor):
-            assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 20, 0.8)
+        sampling = options.talker
+        assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 20, 0.8)
+        assert options.predictor == default_options(FACTS.generation, 1).predictor
 
     def test_no_settings_change_nothing(self, tmp_path: Path) -> None:
         write_voice(tmp_path, "en/anna", ref_wav=CLIP, voice_yaml="")

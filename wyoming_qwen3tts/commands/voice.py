@@ -1,23 +1,25 @@
-"""``voice``: add, list, check, remove and design voices of the library."""
+"""``voice``: add, list, check, remove and design voices."""
 
 import argparse
+import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tqdm import tqdm
 
+from wyoming_qwen3tts.commands.table import print_table
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
-from wyoming_qwen3tts.models.bundles import InstalledBundle, installed_bundles
-from wyoming_qwen3tts.models.references import find_bundle
+from wyoming_qwen3tts.models.bundles import installed_bundles
+from wyoming_qwen3tts.models.references import find_bundle, installed_models
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.voices.catalog import Catalog
 from wyoming_qwen3tts.voices.editing import (
     DESIGN_TEXTS,
     DESIGNS_NAME,
-    Candidate,
     DesignBrief,
     NewVoice,
     VoiceDesigner,
@@ -38,13 +40,9 @@ from wyoming_qwen3tts.voices.voice_folder import (
 )
 
 _PROGRAM: Final = "wyoming-qwen3tts voice"
-_DEFAULT_LANGUAGE: Final = "en"
 _MAX_CANDIDATES: Final = 20
 # Seeds of candidates are short enough to be noted down.
 _MAX_SEED: Final = 10**6
-
-OpenDesigner = Callable[[Config], VoiceDesigner]
-"""Opens a VoiceDesign model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,39 +56,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", metavar="T", help="every word that the recording says; makes the copy better"
     )
     text.add_argument("--text-file", type=Path, metavar="F", help="a file with that text")
-    add.add_argument("--description", metavar="D", help="what people read in lists of voices")
-    actions.add_parser("list", help="list the voices of the library")
-    check = actions.add_parser("check", help="check voices and say what is wrong with them")
+    add.add_argument("--description", metavar="D", help="text in lists of voices")
+    listing = actions.add_parser("list", help="list the voices of models and library")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    check = actions.add_parser("check", help="check the voices of the library")
     check.add_argument("name", nargs="?", metavar="NAME", help="one voice; default: all")
     remove = actions.add_parser("remove", help="remove a voice")
     remove.add_argument("name", metavar="NAME")
     design = actions.add_parser("design", help="make candidates for a voice from a description")
-    _add_design_arguments(design)
+    design.add_argument("description", metavar="DESCRIPTION", help='"warm low male voice"')
+    design.add_argument("--name", required=True, metavar="N", help="what clients call the voice")
+    design.add_argument("--candidates", type=int, default=3, metavar="N")
+    design.add_argument("--text", metavar="T", help="what candidates say (default: two sentences)")
+    design.add_argument("--seed", type=int, metavar="N", help="seed of the first candidate")
     keep = actions.add_parser("keep", help="make a voice of a designed candidate")
     keep.add_argument("name", metavar="NAME", help="the name it was designed under")
     keep.add_argument("candidate", type=int, metavar="CANDIDATE", help="its number")
     for action in (add, design):
         action.add_argument(
             "--language",
-            default=_DEFAULT_LANGUAGE,
+            default="en",
             metavar="L",
             help="language it speaks: de, de-DE, German ... (default: %(default)s)",
         )
-    for action in actions.choices.values():
-        names = ("data_dirs", "models", "threads") if action is design else ("data_dirs",)
-        add_flags(action, *names)
+    for name, action in actions.choices.items():
+        more = {"design": ["models", "threads"], "list": ["models"]}.get(name, [])
+        add_flags(action, "data_dirs", *more)
 
 
-def _add_design_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("description", metavar="DESCRIPTION", help='"warm low male voice"')
-    parser.add_argument("--name", required=True, metavar="N", help="what clients call the voice")
-    parser.add_argument("--candidates", type=int, default=3, metavar="N")
-    parser.add_argument("--text", metavar="T", help="what candidates say (default: two sentences)")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of the first candidate")
-
-
-def run(args: argparse.Namespace, config: Config, open_designer: OpenDesigner | None = None) -> int:
-    """Carry out an action; return 1 when something is wrong with a voice.
+def run(
+    args: argparse.Namespace,
+    config: Config,
+    open_designer: Callable[[Config], VoiceDesigner] | None = None,
+) -> int:
+    """Run an action; return 1 when something is wrong with a voice.
 
     Args:
         args: What :func:`add_arguments` declared.
@@ -100,27 +99,31 @@ def run(args: argparse.Namespace, config: Config, open_designer: OpenDesigner | 
     Raises:
         Qwen3TTSError: The action is not possible.
     """
-    data_dirs = config.data_paths
+    library = VoiceLibrary(config.data_paths)
+    root = config.data_paths[0] / LIBRARY_NAME
     match args.action:
         case "add":
-            return _add(args, data_dirs)
+            return _add(args, library, root)
         case "list":
-            return _list(data_dirs)
+            return _list(args, config, library)
         case "check":
-            return _check(args.name, data_dirs)
+            return _check(args.name, library)
         case "remove":
-            return _remove(args.name, data_dirs)
+            return _remove(args.name, library)
         case "design":
-            return _design(args, config, open_designer or _open_designer)
+            return _design(args, config, library, root, open_designer or _open_designer)
         case _:
-            return _keep(args.name, args.candidate, data_dirs)
+            _check_free(args.name, library)
+            directory = keep_candidate(root, args.name, args.candidate)
+            print(f"Added the voice {args.name} in {directory}; any Base model clones it.")
+            return 0
 
 
-def _add(args: argparse.Namespace, data_dirs: Sequence[Path]) -> int:
+def _add(args: argparse.Namespace, library: VoiceLibrary, root: Path) -> int:
     transcript = args.text
     if args.text_file is not None:
         transcript = read_text(args.text_file)
-    _check_free(args.name, data_dirs)
+    _check_free(args.name, library)
     voice = NewVoice(
         name=args.name,
         language=_language(args.language),
@@ -128,27 +131,51 @@ def _add(args: argparse.Namespace, data_dirs: Sequence[Path]) -> int:
         transcript=transcript,
         description=args.description,
     )
-    directory = add_voice(data_dirs[0] / LIBRARY_NAME, voice)
+    directory = add_voice(root, voice)
     print(f"Added the voice {args.name} in {directory}")
     if transcript is None:
         print("Only the timbre is cloned; with --text the copy is closer.")
     return 0
 
 
-def _list(data_dirs: Sequence[Path]) -> int:
-    voices = VoiceLibrary(data_dirs).scan()
-    if not voices:
-        print(f"No voices yet; add one with: {_PROGRAM} add NAME --audio FILE --text TEXT")
-    width = max((len(voice.name) for voice in voices), default=0)
-    for voice in voices:
-        description = voice.settings.description or voice.text
-        words = f"UNUSABLE: {voice.problem}" if voice.problem is not None else description[:80]
-        print(f"{voice.name:{width}}  {voice.language:2}  {voice.kind:8}  {words}".rstrip())
+def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> int:
+    bundles = [find_bundle(model, config.data_paths) for model in config.models]
+    bundles = bundles or installed_models(config.data_paths)
+    entries = library.scan()
+    voices = Catalog(bundles, library, {}).combine(entries)
+    rows = [
+        {
+            "voice": voice.info.name,
+            "languages": " ".join(voice.info.languages),
+            "model": voice.bundle.reference,
+            "description": voice.info.description,
+        }
+        for voice in voices
+    ]
+    speaking = [voice.source for voice in voices]
+    rows += [
+        {
+            "voice": entry.name,
+            "languages": entry.language,
+            "model": "-",
+            "description": f"UNUSABLE: {entry.problem}"
+            if entry.problem
+            else f"needs a model of the type {entry.model_type}",
+        }
+        for entry in entries
+        if entry not in speaking
+    ]
+    if args.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        heading = ["VOICE", "LANGUAGES", "MODEL", "DESCRIPTION"]
+        print_table([heading, *(list(row.values()) for row in rows)])
+        if not entries:
+            print(f"Add your own with: {_PROGRAM} add NAME --audio FILE --text TEXT")
     return 0
 
 
-def _check(name: str | None, data_dirs: Sequence[Path]) -> int:
-    library = VoiceLibrary(data_dirs)
+def _check(name: str | None, library: VoiceLibrary) -> int:
     voices = library.named(name) if name is not None else library.scan()
     for voice in voices:
         if voice.problem is None:
@@ -161,15 +188,19 @@ def _check(name: str | None, data_dirs: Sequence[Path]) -> int:
 
 
 def _facts(voice: LibraryVoice) -> str:
-    if voice.kind is VoiceKind.DESIGNED:
-        return "designed from a description"
-    duration_s = check_clip(voice)
-    kind = "clip and transcript" if voice.kind is VoiceKind.ICL else "clip, timbre alone"
-    return f"{kind}, {duration_s:.1f} s of speech"
+    match voice.kind:
+        case VoiceKind.DESIGNED:
+            return "designed from a description"
+        case VoiceKind.PRESET:
+            return f"the preset {voice.settings.preset} with settings of its own"
+        case VoiceKind.ICL:
+            return f"clip and transcript, {check_clip(voice):.1f} s of speech"
+        case _:
+            return f"clip, timbre alone, {check_clip(voice):.1f} s of speech"
 
 
-def _remove(name: str, data_dirs: Sequence[Path]) -> int:
-    voices = VoiceLibrary(data_dirs).named(name)
+def _remove(name: str, library: VoiceLibrary) -> int:
+    voices = library.named(name)
     if len(voices) > 1:
         folders = ", ".join(str(voice.directory) for voice in voices)
         raise VoiceError(f"Several folders have the name {name}: {folders}. Remove one by hand.")
@@ -178,48 +209,50 @@ def _remove(name: str, data_dirs: Sequence[Path]) -> int:
     return 0
 
 
-def _design(args: argparse.Namespace, config: Config, opener: OpenDesigner) -> int:
-    data_dirs = config.data_paths
+def _design(
+    args: argparse.Namespace,
+    config: Config,
+    library: VoiceLibrary,
+    root: Path,
+    open_designer: Callable[[Config], VoiceDesigner],
+) -> int:
     if not 1 <= args.candidates <= _MAX_CANDIDATES:
         raise RequestError(f"--candidates must be 1 to {_MAX_CANDIDATES}, not {args.candidates}.")
     if not args.description.strip():
         raise RequestError("The description is empty; say what the voice is like.")
-    root = data_dirs[0] / LIBRARY_NAME
     language = _language(args.language)
     brief = DesignBrief(args.description.strip(), language, args.text or DESIGN_TEXTS[language])
     check_voice_name(args.name)
-    _check_free(args.name, data_dirs)
-    designer = opener(config)
+    _check_free(args.name, library)
+    designer = open_designer(config)
     first_seed = secrets.randbelow(_MAX_SEED) if args.seed is None else args.seed
-    seeds = tqdm(
-        range(first_seed, first_seed + args.candidates), unit="voice", disable=None, leave=False
-    )
-    candidates = design_voice(root, args.name, brief, designer, seeds)
-    return _show_candidates(args.name, root / DESIGNS_NAME / args.name, candidates)
-
-
-def _show_candidates(name: str, folder: Path, candidates: Sequence[Candidate]) -> int:
+    seeds = range(first_seed, first_seed + args.candidates)
+    progress = tqdm(seeds, unit="voice", disable=None, leave=False)
+    candidates = design_voice(root, args.name, brief, designer, progress)
     for number, candidate in enumerate(candidates, 1):
         problem = f"  UNUSABLE: {candidate.problem}" if candidate.problem is not None else ""
-        path = candidate_path(folder, number)
+        path = candidate_path(root / DESIGNS_NAME / args.name, number)
         print(f"{number}  {path}  {candidate.duration_s:.1f} s, seed {candidate.seed}{problem}")
     if all(candidate.problem is not None for candidate in candidates):
         print("None of them can be kept; design again, with another seed or description.")
         return 1
-    print(f"Listen to them, then keep one: {_PROGRAM} keep {name} NUMBER")
+    print(f"Listen to them, then keep one: {_PROGRAM} keep {args.name} NUMBER")
     return 0
 
 
-def _keep(name: str, number: int, data_dirs: Sequence[Path]) -> int:
-    _check_free(name, data_dirs)
-    root = data_dirs[0] / LIBRARY_NAME
-    directory = keep_candidate(root, name, number)
-    print(f"Added the voice {name} in {directory}; any Base model clones it.")
-    return 0
+def _open_designer(config: Config) -> VoiceDesigner:
+    named = [find_bundle(model, config.data_paths) for model in config.models]
+    for bundle in named or installed_bundles(config.data_paths):
+        if bundle.manifest.facts.model_type == "voice_design":
+            return VoiceDesigner(open_bundle(bundle.directory, config.num_threads))
+    raise ConfigError(
+        "No VoiceDesign model is installed; name one with --model, or build one with: "
+        "wyoming-qwen3tts build CHECKPOINT"
+    )
 
 
-def _check_free(name: str, data_dirs: Sequence[Path]) -> None:
-    for voice in VoiceLibrary(data_dirs).scan():
+def _check_free(name: str, library: VoiceLibrary) -> None:
+    for voice in library.scan():
         if voice_key(voice.name) == voice_key(name):
             raise VoiceError(
                 f"The name {name} is that of {voice.directory}; remove that voice first, or choose "
@@ -232,19 +265,3 @@ def _language(name: str) -> str:
     if code is None:
         raise RequestError(f"Unknown language {name!r}; use {', '.join(DESIGN_TEXTS)}.")
     return code
-
-
-def _open_designer(config: Config) -> VoiceDesigner:
-    bundle = _installed_designer(config)
-    return VoiceDesigner(open_bundle(bundle.directory, config.num_threads))
-
-
-def _installed_designer(config: Config) -> InstalledBundle:
-    named = [find_bundle(model, config.data_paths) for model in config.models]
-    for bundle in named or installed_bundles(config.data_paths):
-        if bundle.manifest.facts.model_type == "voice_design":
-            return bundle
-    raise ConfigError(
-        "No VoiceDesign model is installed; name one with --model, or build one with: "
-        "wyoming-qwen3tts build CHECKPOINT"
-    )

@@ -266,13 +266,12 @@ def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
         known: Keys of voices; a known name is never split.
     """
     key = voice_key(name)
-    parts = key.split("-")
-    for count in range(len(parts), 0, -1):
-        stem, suffix = "-".join(parts[:count]), "-".join(parts[count:])
-        if stem in known and not suffix:
-            return stem, None
-        if stem in known and _LANGUAGE_SUFFIX.fullmatch(suffix) and (code := language_code(suffix)):
-            return stem, code
+    if key in known:
+        return key, None
+    for dash in reversed([match.start() for match in re.finditer("-", key)]):
+        stem, suffix = key[:dash], key[dash + 1 :]
+        if stem in known and _LANGUAGE_SUFFIX.fullmatch(suffix):
+            return (stem, language_code(suffix)) if language_code(suffix) else (key, None)
     return key, None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import yaml
 
@@ -74,7 +74,7 @@ class VoiceSettings:
     style: str | None = setting(None, "How to speak, for models that follow instructions.")
     model_size: Literal["any", "0.6B", "1.7B"] = setting("any", "Preferred size of model.")
     check_transcript: bool = setting(True, "Refuse a transcript that does not match the clip.")
-    temperature: float | None = setting(None, "Higher is livelier.", minimum=0.01, maximum=10.0)
+    temperature: float | None = setting(None, "0 (greedy) to 10.", minimum=0, maximum=10)
     top_k: int | None = setting(None, "Number of likeliest codes to draw from; 0: all.", minimum=0)
     top_p: float | None = setting(
         None, "Probability of the likeliest codes to draw from.", minimum=0.01, maximum=1.0
@@ -82,16 +82,8 @@ class VoiceSettings:
 
     def apply(self, options: SynthesisOptions) -> SynthesisOptions:
         """Return the options with this voice's seed and sampling."""
-        sampling = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
-        changes: dict[str, Any] = {
-            name: value for name, value in sampling.items() if value is not None
-        }
-        return replace(
-            options,
-            talker=replace(options.talker, **changes),
-            predictor=replace(options.predictor, **changes),
-            seed=options.seed if self.seed is None else self.seed,
-        )
+        options = options.with_sampling(self.temperature, self.top_k, self.top_p)
+        return options if self.seed is None else replace(options, seed=self.seed)
 
 
 class VoiceFile(NamedTuple):
