@@ -29,16 +29,12 @@ COMMANDS: Final = {
 A module is imported only when its command is chosen: serving must not need what building needs.
 """
 
-ALIASES: Final = {"voices": ["voice", "list"]}
-
-
-ALIASES: Final = {"status": ("models", "status")}
+ALIASES: Final = {"status": ("models", "status"), "voices": ("voice", "list")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    arguments = [*ALIASES.get("".join(arguments[:1]), arguments[:1]), *arguments[1:]]
     is_debug = "--debug" in arguments
     if arguments and arguments[0] in ALIASES:
         arguments[:1] = ALIASES[arguments[0]]
