@@ -97,9 +97,6 @@ def test_command_whose_package_is_missing_says_what_to_install(monkeypatch, caps
         (["--debug", "say", "hello"], "the command comes first: wyoming-qwen3tts say"),
         (["--voise", "ryan"], "unknown flag --voise; did you mean --voice?"),
         (["--voi", "ryan"], "unknown flag --voi"),
-        (["--precision", "int5"], "must be one of auto, fp32, int8, int4, not 'int5'"),
-        (["--threads", "many"], "must be a whole number, not 'many'"),
-        (["--threads", "-1"], "must be at least 0"),
         (["--uri"], "expected one argument"),
     ],
 )
@@ -108,6 +105,20 @@ def test_wrong_command_line_is_explained_and_exits_2(arguments, message, capsys,
         cli.main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+    assert not served
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--precision", "int5"], "--precision must be one of auto, fp32, int8, int4, not 'int5'"),
+        (["--threads", "many"], "--threads must be a whole number, not 'many'"),
+        (["--threads", "-1"], "--threads must be at least 0"),
+    ],
+)
+def test_wrong_value_of_a_flag_is_explained_and_exits_1(arguments, message, capsys, served):
+    assert cli.main(arguments) == 1
+    assert f"error: {message}" in capsys.readouterr().err
     assert not served
 
 

@@ -199,13 +199,13 @@ async def _create_engine(config: Config, metrics: Metrics) -> AsyncIterator[Spee
 def _load_engine(
     config: Config,
 ) -> Callable[[Config, Metrics], AbstractAsyncContextManager[SpeechBackend]]:
-    from wyoming_qwen3tts.engine.engine import create_speech_source
+    from wyoming_qwen3tts.engine.engine import open_engine
     from wyoming_qwen3tts.text.language import detect_language
 
     if len(config.languages) != 1:
         with suppress(OSError):  # without a temporary directory
             detect_language("This loads the language model.")
-    return create_speech_source
+    return open_engine
 
 
 def _exit_after(timeout_s: float) -> None:

@@ -9,7 +9,7 @@ import argparse
 import logging
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -317,36 +317,31 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable == _CONFIG_VARIABLE:
             continue
-        name = names.get(variable)
-        if name is not None and name in OLD_NAMES:
-            name = OLD_NAMES[name]
-            warn_old_name(variable, variable_name(name) if name else None, "environment")
-        elif name is None:
+        if (known := names.get(variable)) is None:
             # Only a warning: Kubernetes sets variables such as WYOMING_QWEN3TTS_SERVICE_HOST.
             near = suggestion(variable, names)
             _LOGGER.warning("Unknown environment variable %s%s", variable, near)
-        if name is not None:
+        elif name := _current_name(known, variable_name):
             values[name] = SETTINGS[name].parse(text, variable)
     return values
 
 
 def _read_flags(given: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for old, new in OLD_NAMES.items():
-        if (value := given.get(f"old:{old}")) is not None:
-            warn_old_name(flag_name(old), flag_name(new) if new else None, "command line")
-            if new:
-                values[new] = value
-    for name, known in SETTINGS.items():
-        if (dest := _dest(name)) in given:
-            values[name] = given[dest]
-        if known.kind in {tuple, dict} and name in values:
-            parts = [known.parse(text, flag_name(name)) for text in values[name]]
-            entries = (
-                each for part in parts for each in (part.items() if known.kind is dict else part)
-            )
-            values[name] = known.kind(entries)
+    for known in (*OLD_NAMES, *SETTINGS):
+        value = given.get(_dest(known))
+        if value is not None and (name := _current_name(known, flag_name)):
+            values[name] = SETTINGS[name].parse(value, flag_name(known))
     return values
+
+
+def _current_name(name: str, spell: Callable[[str], str]) -> str | None:
+    """Return the name of a setting now, with a warning if it has changed; None if it is gone."""
+    if name not in OLD_NAMES:
+        return name
+    new = OLD_NAMES[name]
+    warn_old_name(spell(name), new and spell(new))
+    return new
 
 
 def add_flags(parser: argparse._ActionsContainer, *names: str) -> None:
@@ -358,11 +353,34 @@ def add_flags(parser: argparse._ActionsContainer, *names: str) -> None:
         help="YAML file with settings, see server.example.yaml",
     )
     for name in names or SETTINGS:
-        _add_flag(parser, SETTINGS[name])
+        known = SETTINGS[name]
+        flags = [flag_name(each) for each in (known.item, name) if each]
+        help_line = f"{known.doc} (default: {_shown(known.default)})".replace("%", "%%")
+        _add_flag(parser, flags, name, known, help_line)
     singular = {known.item for known in SETTINGS.values()}
     for old, new in OLD_NAMES.items():
         if (not names or new in names) and old not in singular:
-            _add_flag(parser, SETTINGS[new] if new else None, old)
+            known_now = SETTINGS[new] if new else None
+            _add_flag(parser, [flag_name(old)], old, known_now, argparse.SUPPRESS)
+
+
+def _add_flag(
+    parser: argparse._ActionsContainer,
+    flags: Sequence[str],
+    name: str,
+    known: Setting | None,
+    help_line: str,
+) -> None:
+    options: dict[str, Any] = {"dest": _dest(name), "default": argparse.SUPPRESS}
+    if known is not None and known.kind is bool:
+        options["action"] = argparse.BooleanOptionalAction
+    elif known is not None:
+        options["metavar"] = (known.item or known.name).upper()
+        if known.kind in {tuple, dict}:
+            options["action"] = "append"
+        if known.when_true is not None:
+            options |= {"nargs": "?", "const": known.when_true, "metavar": "NAME"}
+    parser.add_argument(*flags, help=help_line, **options)
 
 
 def is_given(arguments: argparse.Namespace, name: str) -> bool:
@@ -403,40 +421,8 @@ def render_example() -> str:
 
 
 def _dest(name: str) -> str:
+    """Return the name of a flag's value: other flags of a command may be named like a setting."""
     return f"setting:{name}"
-
-
-def _parser_of(known: Setting) -> Any:
-    def parse(text: str) -> Any:
-        try:
-            return text if known.kind in {tuple, dict} else known.parse(text, "the value")
-        except ConfigError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parse
-
-
-def _add_flag(
-    parser: argparse._ActionsContainer, known: Setting | None, old_name: str | None = None
-) -> None:
-    flags = [flag_name(old_name)] if old_name else []
-    options: dict[str, Any] = {"dest": f"old:{old_name}", "help": argparse.SUPPRESS}
-    if known is None:
-        parser.add_argument(*flags, default=argparse.SUPPRESS, **options)
-        return
-    if old_name is None:
-        flags = [flag_name(name) for name in (known.item, known.name) if name]
-        help_line = f"{known.doc} (default: {_shown(known.default)})".replace("%", "%%")
-        options = {"dest": _dest(known.name), "help": help_line}
-    if known.kind is bool:
-        options["action"] = argparse.BooleanOptionalAction
-    else:
-        options |= {"type": _parser_of(known), "metavar": (known.item or known.name).upper()}
-    if known.kind in {tuple, dict}:
-        options["action"] = "append"
-    if known.when_true is not None:
-        options |= {"nargs": "?", "const": known.when_true, "metavar": "NAME"}
-    parser.add_argument(*flags, default=argparse.SUPPRESS, **options)
 
 
 def _shown(default: Any) -> str:

@@ -80,15 +80,24 @@ class Setting:
             raise ConfigError(f"{name} must be at most {self.maximum:g}, not {value!r}")
         return converted
 
-    def parse(self, text: str, name: str) -> Any:
+    def parse(self, text: str | bool | list[str], name: str) -> Any:
         """Return the value of a text from a flag or an environment variable.
 
         A list is separated by semicolons, or by commas where its entries cannot hold them; or it
-        is written as in YAML or JSON. ``none`` or an empty text stands for None.
+        is written as in YAML or JSON. A flag may be repeated. ``none`` or an empty text stands for
+        None.
 
         Raises:
             ConfigError: The text is not a value of this setting.
         """
+        if isinstance(text, bool):
+            return text
+        if isinstance(text, list):
+            parts = [self.parse(part, name) for part in text]
+            merged = [
+                each for part in parts for each in (part.items() if self.kind is dict else part)
+            ]
+            return self.kind(merged)
         value: Any = text.strip()
         lowered = value.lower()
         if self.optional and lowered in {"", "none", "null"}:
@@ -200,7 +209,7 @@ def read_mapping(
     for key, value in _flattened(values, old_names):
         name = key
         if key in old_names:
-            name = warn_old_name(key, old_names[key], source) or ""
+            name = warn_old_name(f"{source}: {key}", old_names[key]) or ""
         if name in known:
             found[name] = known[name].check(value, f"{source}: {key}")
         elif name:
@@ -223,16 +232,16 @@ def _flattened(
             yield str(key), value
 
 
-def warn_old_name(old: str, new: str | None, source: str) -> str | None:
+def warn_old_name(old: str, new: str | None) -> str | None:
     """Warn of a setting that was renamed or is gone; return the name now."""
     if new is None:
-        _LOGGER.warning("%s: %s has no effect any more; remove it", source, old)
+        _LOGGER.warning("%s has no effect any more; remove it", old)
     else:
-        _LOGGER.warning("%s: %s is now called %s; the next release needs it", source, old, new)
+        _LOGGER.warning("%s is now called %s; the next release accepts only that", old, new)
     return new
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:
-    """Return ``; did you mean X?`` with the most similar candidate; empty without one."""
+    """Return `` (did you mean X?)`` with the most similar candidate; empty without one."""
     near = difflib.get_close_matches(name, list(candidates), n=1)
     return f" (did you mean {near[0]}?)" if near else ""

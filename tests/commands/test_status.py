@@ -14,9 +14,8 @@ from tests.conftest import NUM_THREADS
 from tests.support.fakes import VOICES, FakeSpeechSource
 from wyoming_qwen3tts.cli import main
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
-from wyoming_qwen3tts.engine.model_pool import ModelPool
-from wyoming_qwen3tts.engine.model_usage import ModelUsage
+from wyoming_qwen3tts.engine.engine import open_engine
+from wyoming_qwen3tts.engine.model_pool import ModelPool, ModelUsage
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.errors import BundleError, RequestError, SynthesisError
 from wyoming_qwen3tts.machine import resident_memory_bytes
@@ -126,11 +125,11 @@ async def test_the_pool_logs_what_a_model_did(tiny_bundle, tiny_model, caplog):
         open_model=lambda _: tiny_model(CUSTOM),
     )
     with caplog.at_level(logging.INFO):
-        async with pool.use(bundle):
+        async with pool.use(bundle) as (_, model):
             report = RequestReport("ryan", "en")
             report.audio_s, report.synthesis_s, report.num_utterances = 4.0, 1.0, 2
             report.finish_reasons = ["stop", "length"]
-            pool.usage(bundle).add(report)
+            model.usage.add(report)
         for error, kind in (
             (SynthesisError("lost"), SynthesisError),
             (RequestError("no"), RequestError),
@@ -139,7 +138,7 @@ async def test_the_pool_logs_what_a_model_did(tiny_bundle, tiny_model, caplog):
                 async with pool.use(bundle):
                     raise error
         pool.log_status()
-        pool.unload_idle(0.0)
+        await pool.unload_idle(0.0)
     lines = [record.message for record in caplog.records if record.message.startswith("Status: ")]
     assert len(lines) == 2
     for word in (
@@ -177,7 +176,7 @@ async def test_a_signal_and_the_end_bring_the_report(data_dir, caplog):
         return [each.message for each in caplog.records if each.message.startswith("Status: ")]
 
     with caplog.at_level(logging.INFO):
-        async with create_speech_source(config) as source:
+        async with open_engine(config) as source:
             async with aclosing(source.stream(SpeechRequest(voice="ryan"), text())) as chunks:
                 audio_s = sum([chunk.duration_s async for chunk in chunks])
             os.kill(os.getpid(), signal.SIGUSR1)

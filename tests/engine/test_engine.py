@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.errors import BusyError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 
@@ -43,14 +43,14 @@ def pcm(chunks):
 
 
 async def test_voices_of_all_models_are_listed_together(data_dir):
-    async with create_speech_source(config_for(data_dir)) as source:
+    async with open_engine(config_for(data_dir)) as source:
         voices = {voice.name: voice for voice in await source.voices()}
     assert {"ryan", "vivian", "designed"} <= set(voices)
     assert voices["ryan"].languages == ("zh", "en", "ja", "ko", "de", "fr", "ru", "pt", "es", "it")
 
 
 async def test_a_seed_makes_whole_answers_repeatable(data_dir):
-    async with create_speech_source(config_for(data_dir, seed=7)) as source:
+    async with open_engine(config_for(data_dir, seed=7)) as source:
         request = SpeechRequest(voice="ryan")
         text = "Hello there. Turn on the light in the kitchen, please."
         first = await speak(source, request, text)
@@ -61,7 +61,7 @@ async def test_a_seed_makes_whole_answers_repeatable(data_dir):
 
 @pytest.mark.parametrize("text", ["", "   ", "...", "\n\n", "😄"])
 async def test_nothing_to_say_is_a_short_silence(data_dir, text):
-    async with create_speech_source(config_for(data_dir)) as source:
+    async with open_engine(config_for(data_dir)) as source:
         chunks = await speak(source, SpeechRequest(voice="ryan"), text)
     assert 0.05 < sum(chunk.duration_s for chunk in chunks) < 0.5
     assert not any(chunk.samples.any() for chunk in chunks)
@@ -76,7 +76,7 @@ async def test_audio_starts_before_the_text_has_ended(data_dir):
         await asyncio.wait_for(is_spoken.wait(), 20)
         yield "And this is the second one."
 
-    async with create_speech_source(config_for(data_dir)) as source:
+    async with open_engine(config_for(data_dir)) as source:
         request = SpeechRequest(voice="ryan")
         async with aclosing(source.stream(request, slow_text())) as chunks:
             num_chunks = 0
@@ -94,7 +94,7 @@ async def test_a_finished_sentence_is_not_held_back_while_the_next_is_awaited(da
         await asyncio.wait_for(is_spoken.wait(), 20)
 
     async with (
-        create_speech_source(config_for(data_dir)) as source,
+        open_engine(config_for(data_dir)) as source,
         aclosing(source.stream(SpeechRequest(voice="ryan"), stalled_text())) as chunks,
     ):
         async for _ in chunks:
@@ -103,7 +103,7 @@ async def test_a_finished_sentence_is_not_held_back_while_the_next_is_awaited(da
 
 
 async def test_unknown_voices_are_an_error_that_lists_those_there_are(data_dir):
-    async with create_speech_source(config_for(data_dir)) as source:
+    async with open_engine(config_for(data_dir)) as source:
         with pytest.raises(RequestError, match=r"'cedar'.*ryan"):
             await speak(source, SpeechRequest(voice="cedar"), "Hello")
         assert await speak(source, SpeechRequest(voice="RYAN"), "Hello")
@@ -112,7 +112,7 @@ async def test_unknown_voices_are_an_error_that_lists_those_there_are(data_dir):
 
 
 async def test_a_description_speaks_with_the_voice_design_model(data_dir):
-    async with create_speech_source(config_for(data_dir, seed=3)) as source:
+    async with open_engine(config_for(data_dir, seed=3)) as source:
         warm = await speak(source, SpeechRequest("designed", speaker="a warm voice"), "Hello")
         cold = await speak(source, SpeechRequest("designed", speaker="an icy voice"), "Hello")
     assert pcm(warm) != pcm(cold)
@@ -120,7 +120,7 @@ async def test_a_description_speaks_with_the_voice_design_model(data_dir):
 
 async def test_many_requests_at_once_are_all_spoken_like_alone(data_dir):
     texts = ["Hello.", "Turn on the kitchen light.", "It's ten o'clock.", "Guten Morgen."]
-    async with create_speech_source(config_for(data_dir, seed=5)) as source:
+    async with open_engine(config_for(data_dir, seed=5)) as source:
         request = SpeechRequest(voice="vivian", language="en")
         alone = [pcm(await speak(source, request, text)) for text in texts]
         together = await asyncio.gather(*(speak(source, request, text) for text in texts))
@@ -128,7 +128,7 @@ async def test_many_requests_at_once_are_all_spoken_like_alone(data_dir):
 
 
 async def test_closing_early_frees_the_place_of_the_request(data_dir):
-    async with create_speech_source(config_for(data_dir, max_requests=1)) as source:
+    async with open_engine(config_for(data_dir, max_requests=1)) as source:
         await asyncio.sleep(0.5)  # the warm-up is no client, but takes a lane
         stream = source.stream(SpeechRequest(voice="ryan"), pieces("Hello there, long text. " * 9))
         await anext(stream)
@@ -139,7 +139,7 @@ async def test_closing_early_frees_the_place_of_the_request(data_dir):
 
 
 async def test_voices_are_listed_at_once_while_speaking(data_dir):
-    async with create_speech_source(config_for(data_dir)) as source:
+    async with open_engine(config_for(data_dir)) as source:
         stream = source.stream(SpeechRequest(voice="ryan"), pieces("Hello there, long text. " * 20))
         await anext(stream)
         started_s = time.monotonic()
@@ -152,7 +152,7 @@ async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path, 
     monkeypatch.setattr("wyoming_qwen3tts.voices.library._MAX_SCAN_AGE_S", 0.0)
     root = tmp_path / "data"
     shutil.copytree(data_dir, root)
-    async with create_speech_source(config_for(root)) as source:
+    async with open_engine(config_for(root)) as source:
         assert "narrator" not in {voice.name for voice in await source.voices()}
         folder = root / "voices" / "de" / "narrator"
         folder.mkdir(parents=True)
@@ -166,7 +166,7 @@ async def test_library_voices_come_and_go_without_a_restart(data_dir, tmp_path, 
 
 @pytest.mark.parametrize("text_mode", ["sentences", "continuous"])
 async def test_both_text_modes_speak_text_in_pieces(data_dir, text_mode):
-    async with create_speech_source(config_for(data_dir, seed=4, text_mode=text_mode)) as source:
+    async with open_engine(config_for(data_dir, seed=4, text_mode=text_mode)) as source:
         texts = ["Hello there. Turn", " on the light, ple", "ase. It is te", "n o'clock."]
         for voice in ("ryan", "designed"):
             chunks = await speak(source, SpeechRequest(voice=voice, language="en"), *texts)
@@ -176,7 +176,7 @@ async def test_both_text_modes_speak_text_in_pieces(data_dir, text_mode):
 
 
 async def test_names_are_understood_as_people_write_them(data_dir):
-    async with create_speech_source(config_for(data_dir)) as source:
+    async with open_engine(config_for(data_dir)) as source:
         for name in ("Uncle Fu", "uncle_fu", "Ono Anna", "ryan-de-DE", "Ryan-German"):
             assert await speak(source, SpeechRequest(voice=name), "Hello")
         with pytest.raises(RequestError):
@@ -188,7 +188,7 @@ async def test_presets_of_a_second_model_carry_its_size(data_dir, tiny_bundle, t
     shutil.copytree(data_dir, root)
     second = tiny_bundle("1.7B-custom_voice")
     shutil.copytree(second, root / second.parent.name / second.name)
-    async with create_speech_source(config_for(root)) as source:
+    async with open_engine(config_for(root)) as source:
         voices = {voice.name: voice for voice in await source.voices()}
         assert not voices["ryan"].speakers
         assert "whisper" in voices["ryan-1.7b"].speakers
@@ -207,7 +207,7 @@ async def test_a_style_is_added_to_a_designed_voice(data_dir, tmp_path):
         folder.mkdir(parents=True)
         (folder / "instruct.txt").write_text("An old man with a deep voice.")
         (folder / "voice.yaml").write_text(f"seed: 42\n{style}")
-    async with create_speech_source(config_for(root)) as source:
+    async with open_engine(config_for(root)) as source:
         plain = pcm(await speak(source, SpeechRequest("plain"), "Hello there."))
         styled = pcm(await speak(source, SpeechRequest("styled"), "Hello there."))
         asked = SpeechRequest("plain", speaker="Whisper very softly.")
@@ -227,7 +227,7 @@ async def test_a_preset_with_settings_of_its_own_is_a_voice(
     folder.mkdir(parents=True)
     settings = "preset: Uncle Fu\ndescription: Fu, whispering\nseed: 7\nstyle: Whisper softly.\n"
     (folder / "voice.yaml").write_text(settings)
-    async with create_speech_source(config_for(root)) as source:
+    async with open_engine(config_for(root)) as source:
         voices = {voice.name: voice for voice in await source.voices()}
         assert voices["fu-whisper"].description == "Fu, whispering"
         assert voices["fu-whisper"].languages == ("en",)

@@ -12,7 +12,7 @@ from tests.conftest import NUM_THREADS
 from tests.protocol.client import eventually
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine import engine
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.machine import resident_memory_bytes, trim_free_memory
 
 MIB = 2**20
@@ -57,11 +57,11 @@ async def test_server_trims_now_and_then(tiny_bundle, tmp_path, monkeypatch):
         num_trims += 1
         raise OSError("not this time")  # is no reason to look after nothing any more
 
-    monkeypatch.setattr(engine, "_CARE_S", 0.01)
-    monkeypatch.setattr(engine, "_TRIM_S", 0.05)
+    monkeypatch.setattr(engine, "_MAINTENANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(engine, "_TRIM_INTERVAL_S", 0.05)
     monkeypatch.setattr(engine, "trim_free_memory", trim)
     config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS)
-    async with create_speech_source(config):
+    async with open_engine(config):
         await eventually(lambda: num_trims >= 3)
     stopped_at = num_trims
     await asyncio.sleep(0.1)

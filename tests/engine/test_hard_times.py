@@ -29,8 +29,7 @@ from tests.support.voice_fixtures import (
 )
 from tests.test_app import free_port
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
-from wyoming_qwen3tts.engine.speed_record import SpeedRecord
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.voices.clips import EncodedClip, load_encoded, store_encoded
 
@@ -134,20 +133,6 @@ def test_server_on_a_full_disk_speaks_with_a_new_voice_and_ends_well(tiny_bundle
     assert not list(folder.rglob("*.npz"))
 
 
-def test_speed_that_cannot_be_remembered_is_forgotten(tmp_path, monkeypatch, caplog):
-    class Bundle:
-        reference = "model/cpu_int8"
-
-        class manifest:  # noqa: N801
-            files = ()
-
-    record = SpeedRecord(tmp_path)
-    monkeypatch.setattr(Path, "write_text", no_space)
-    record.note(Bundle, 0.5)
-    assert "No space left" in caplog.text
-    assert record.rtf(Bundle) is None
-
-
 # The clock
 
 CLOCKS = {
@@ -178,7 +163,7 @@ async def test_clock_that_jumps_while_speaking_changes_nothing(tiny_bundle, tmp_
     async def text():
         yield "Hello there. This is what I say, whatever the time may be."
 
-    async with create_speech_source(config) as engine:
+    async with open_engine(config) as engine:
         heard = []
         for _ in range(2):
             async with aclosing(engine.stream(SpeechRequest("ryan"), text())) as chunks:

@@ -14,7 +14,7 @@ from tests.conftest import NUM_THREADS
 from tests.protocol.client import WireClient, eventually
 from tests.support.hostile_inputs import FIXED
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.protocol import connection
 from wyoming_qwen3tts.protocol.server import Listener
 
@@ -68,7 +68,7 @@ async def test_each_hostile_input_comes_to_what_it_should(data_dir, caplog, monk
     monkeypatch.setattr(connection, "CLOSE_AFTER_ERROR_S", 0.0)
     config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS)
     async with (
-        create_speech_source(config) as source,
+        open_engine(config) as source,
         Listener("tcp://127.0.0.1:0", source) as listener,
     ):
         for kind, content in FIXED.items():

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 
 NUM_CHARS = 100_000
@@ -52,7 +52,7 @@ async def test_hostile_texts_hold_nobody_up(text_mode, keep, data_dir):
         async for _ in source.stream(SpeechRequest("ryan"), piece(text)):
             pass
 
-    async with create_speech_source(config) as source:
+    async with open_engine(config) as source:
         await listen(source, "Hello there.")
         for row in ROWS:
             task = asyncio.create_task(listen(source, row * (NUM_CHARS // len(row))))

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import NUM_THREADS
 from tests.protocol.client import eventually
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine import narration as answer
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine import narration
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.errors import BusyError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 
@@ -21,14 +21,14 @@ SENTENCE = "Hello there, this is a sentence of some length. And this "
 @pytest.fixture
 def serve(tiny_bundle, tmp_path, monkeypatch):
     """Return a function that starts a server which waits for text only for a moment."""
-    monkeypatch.setattr(answer, "_FLUSH_AFTER_S", 0.02)
-    monkeypatch.setattr(answer, "_LET_GO_S", 0.1)
+    monkeypatch.setattr(narration, "FLUSH_AFTER_S", 0.02)
+    monkeypatch.setattr(narration, "OPEN_UTTERANCE_TIMEOUT_S", 0.1)
     source = tiny_bundle("0.6B-custom_voice")
     shutil.copytree(source, tmp_path / source.parent.name / source.name)
 
     def start(**settings):
         config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS, seed=1, **settings)
-        return create_speech_source(config)
+        return open_engine(config)
 
     return start
 
@@ -73,7 +73,7 @@ async def listen(source, *pieces):
 
 
 def num_idle(source):
-    return sum(each.is_idle for each in source._admission._answers)
+    return sum(each.is_idle for each in source._narrations)
 
 
 async def test_streams_without_text_take_no_place(serve):
@@ -90,9 +90,8 @@ async def test_stream_that_goes_on_is_spoken_unless_others_are(serve, text_mode,
     async with serve(max_requests=1, text_mode=text_mode) as source:
         async with SlowStream(source) as slow:
             slow.say(SENTENCE)
-            await eventually(lambda: num_idle(source) == 1)
+            await eventually(lambda: slow.audio_s > 0.0 and num_idle(source) == 1)
             before_s = slow.audio_s
-            assert before_s > 0.0
             assert await listen(source, "Hello there.")
             slow.say("goes on.", None)
             await slow.listening
@@ -101,7 +100,7 @@ async def test_stream_that_goes_on_is_spoken_unless_others_are(serve, text_mode,
             await eventually(lambda: num_idle(source) == 1)
             other = await stack.enter_async_context(SlowStream(source))
             await eventually(lambda: num_idle(source) == 2)
-            monkeypatch.setattr(answer, "_FLUSH_AFTER_S", 5.0)
+            monkeypatch.setattr(narration, "FLUSH_AFTER_S", 5.0)
             other.say("Hello ")
             await eventually(lambda: num_idle(source) == 1)
             slow.say("Hello ", None)
@@ -116,13 +115,12 @@ async def test_stream_that_goes_on_is_spoken_unless_others_are(serve, text_mode,
 async def test_text_that_comes_after_the_model_had_enough_is_spoken_all_the_same(
     serve, monkeypatch
 ):
-    monkeypatch.setattr(answer, "_LET_GO_S", 1_000.0)
+    monkeypatch.setattr(narration, "OPEN_UTTERANCE_TIMEOUT_S", 1_000.0)
     monkeypatch.setattr("wyoming_qwen3tts.synthesis.synthesizer.frame_budget", lambda *_: 3)
     async with serve(text_mode="continuous") as source, SlowStream(source) as slow:
         slow.say(SENTENCE)
-        await eventually(lambda: num_idle(source) == 1)
+        await eventually(lambda: slow.audio_s > 0.0 and num_idle(source) == 1)
         before_s = slow.audio_s
-        assert before_s > 0.0
         slow.say("is the rest of it.", None)
         await slow.listening
         assert slow.audio_s > before_s

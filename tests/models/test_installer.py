@@ -18,7 +18,7 @@ from tests.conftest import NUM_THREADS
 from tests.support.hub import LISTING
 from tests.support.hub_fixtures import OWN, child_environment
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.errors import ModelNotReadyError, RequestError
 from wyoming_qwen3tts.models import installer as installer_module
 from wyoming_qwen3tts.models import registry as model_catalogue
@@ -62,7 +62,7 @@ async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
     hub, builds_here, tiny_catalogue, tmp_path
 ):
     hub.block_pause_s = 0.005
-    async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
+    async with open_engine(config_for(tmp_path, CUSTOM_VOICE)) as source:
         assert await names(source) == PRESETS
         told = []
 
@@ -84,7 +84,7 @@ async def test_voices_are_listed_at_once_and_requests_are_told_how_far_it_is(
 
 async def test_request_may_wait_for_its_model(hub, builds_here, tmp_path):
     config = config_for(tmp_path, OWN, model_wait_timeout=60.0)
-    async with create_speech_source(config) as source:
+    async with open_engine(config) as source:
         assert await names(source) == set()
         assert await speak(source, "ryan")
         assert await names(source) == PRESETS
@@ -99,7 +99,7 @@ async def test_model_that_cannot_come_does_not_stop_the_others(
     shutil.copytree(source, tmp_path / "data" / "designer" / "cpu_fp32")
     hub.fail(LISTING, status=404, headers={"X-Error-Code": "RepoNotFound"}, times=-1)
     config = config_for(tmp_path, "tiny-1.7b-voice_design", CUSTOM_VOICE)
-    async with create_speech_source(config) as source:
+    async with open_engine(config) as source:
         assert await names(source) == {*PRESETS, "designed"}
 
         async def failed() -> bool:
@@ -123,7 +123,7 @@ async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"name": folder.name}))
     (folder / "cpu_int8" / "talker.onnx.data").unlink()
     hub.block_pause_s = 0.005
-    async with create_speech_source(config_for(tmp_path, CUSTOM_VOICE)) as source:
+    async with open_engine(config_for(tmp_path, CUSTOM_VOICE)) as source:
         assert await speak(source, "ryan"), "the other one is there"
 
         async def is_repaired() -> bool:

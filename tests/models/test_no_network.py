@@ -31,7 +31,7 @@ sys.addaudithook(note)
 from wyoming_qwen3tts.protocol.server import Listener
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 
 async def text():
     yield "Hello there. See https://example.org/ or write to me@example.org."
@@ -39,7 +39,7 @@ async def text():
 async def main():
     data_dir, *models = sys.argv[1:]
     config = Config(models=tuple(models), data_dirs=(data_dir,), threads=1)
-    async with create_speech_source(config) as source:
+    async with open_engine(config) as source:
         async with Listener("tcp://127.0.0.1:0", source):
             await source.voices()
             async with aclosing(source.stream(SpeechRequest("ryan"), text())) as chunks:

@@ -17,7 +17,7 @@ from tests.monitoring.test_metrics import parse
 from tests.protocol.client import eventually
 from tests.test_app import Harness, free_port
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import create_speech_source
+from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError, SynthesisError
 from wyoming_qwen3tts.monitoring.health import HealthMonitor
 from wyoming_qwen3tts.monitoring.metrics import Metrics
@@ -41,7 +41,7 @@ def data_dir(tmp_path_factory, tiny_bundle):
 async def speaking_server(data_dir, **settings):
     figures = Metrics()
     config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS, seed=1, **settings)
-    async with create_speech_source(config, figures) as source:
+    async with open_engine(config, figures) as source:
         await eventually(
             lambda: source.status().models and not source.status().models[0].num_users, 30
         )

@@ -1,49 +1,46 @@
-"""The speech source of the server: requests -> voices, sentences, utterances -> audio in order."""
+"""The speech backend: finds voice and model of a request, and narrates its text."""
 
 import asyncio
 import logging
+import math
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import (
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from typing import Final
 
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.admission import Admission
 from wyoming_qwen3tts.engine.model_pool import ModelPool
-from wyoming_qwen3tts.engine.narration import Answer, AnswerPlan
-from wyoming_qwen3tts.engine.speed_record import SpeedRecord
+from wyoming_qwen3tts.engine.narration import Narration, SpeechPlan
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
-from wyoming_qwen3tts.errors import (
-    BusyError,
-    ConfigError,
-    ModelNotReadyError,
-    RequestError,
-)
+from wyoming_qwen3tts.errors import BusyError, ConfigError, ModelNotReadyError, RequestError
 from wyoming_qwen3tts.machine import trim_free_memory
+from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.models.installer import ModelInstaller
 from wyoming_qwen3tts.models.references import BuildRequest, served_models
 from wyoming_qwen3tts.monitoring.health import EngineStatus
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.request import SynthesisOptions, default_options
+from wyoming_qwen3tts.synthesis.request import default_options
 from wyoming_qwen3tts.text.language import language_code
-from wyoming_qwen3tts.text.normalize import (
-    ALL_RULES,
-    Rule,
-    rules_from_names,
-)
+from wyoming_qwen3tts.text.normalize import ALL_RULES, Rule, rules_from_names
 from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 
 _LOGGER = logging.getLogger(__name__)
 
-_WARM_UP_TEXT = "Hello, this is ready."
-_CARE_S = 2.0
-_TRIM_S = 60.0
+_WARM_UP_TEXT: Final = "Hello, this is ready."
+_MAINTENANCE_INTERVAL_S: Final = 2.0
+_TRIM_INTERVAL_S: Final = 60.0
 
 
 class SpeechEngine:
@@ -56,113 +53,108 @@ class SpeechEngine:
         pool: ModelPool,
         worker: SynthesisWorker,
         installer: ModelInstaller,
-        speeds: SpeedRecord,
-        figures: Metrics,
+        metrics: Metrics,
     ) -> None:
-        """Serve the voices of a catalogue, also of models that are still on their way."""
-        self._figures = figures
+        """Serve the voices of a catalog, including those of models that are being installed."""
         self._config = config
-        self._installer = installer
         self._catalog = catalog
         self._pool = pool
         self._worker = worker
-        self._speeds = speeds
-        self._admission = Admission(config.max_requests)
-        self._languages = frozenset(_known_languages(config.languages))
-        self._rules = _rules(config.disabled_text_rules)
+        self._installer = installer
+        self._metrics = metrics
+        self._narrations: set[Narration] = set()
+        self._languages = _known_languages(config.languages)
+        self._rules = _enabled_rules(config.disabled_text_rules)
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
-        voices = await self._catalog.voices()
-        return [voice.info for voice in voices]
+        return [voice.info for voice in await self._catalog.voices()]
 
     def status(self) -> EngineStatus:
-        """Return how synthesis does now."""
+        """Return the state of synthesis."""
         return EngineStatus(
-            self._admission.num_open,
+            len(self._narrations),
             self._worker.status,
             self._pool.status(),
             self._installer.progress,
         )
 
-    def close(self) -> None:
-        """Encode no more clips."""
-        self._catalog.close()
-
-    async def warm_up(self) -> None:
-        """Speak a sentence to nobody, so that the first request finds everything open.
-
-        It is spoken to its end, for that tells how fast this machine is. A model that cannot
-        speak is logged with its reason now, not at the first request.
-        """
-        started_s = time.perf_counter()
-        try:
-            text = _one_piece(_WARM_UP_TEXT)
-            # Not counted: nobody asked for it.
-            async with aclosing(self._speak(SpeechRequest(), text, Metrics())) as chunks:
-                async for _ in chunks:
-                    pass
-        except ModelNotReadyError:
-            pass  # whoever brings it says how far it is, and has it warmed up
-        except Exception as error:  # other models are still to come
-            # The message is whole; a traceback would only hide it.
-            _LOGGER.error("The model cannot speak: %s", error)  # noqa: TRY400
-            _LOGGER.debug("Where it happened", exc_info=error)
-        else:
-            _LOGGER.info("Warm after %.1f s", time.perf_counter() - started_s)
-            self._pool.record_speed(self._speeds)
-
     async def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak text that may still be arriving; see :class:`SpeechBackend`."""
-        with ExitStack() as place:
-            try:
-                place.enter_context(self._admission.request())
-            except BusyError:
-                self._figures.count_refusal()
-                raise
-            async with aclosing(self._speak(request, text, self._figures)) as chunks:
+        narration = Narration(self._config, self._worker)
+        try:
+            self._check_capacity()
+            self._narrations.add(narration)
+            pieces = self._admitted(narration, text)
+            async with aclosing(self._speak(narration, request, pieces)) as chunks:
                 async for chunk in chunks:
                     yield chunk
+        except Exception:
+            if not narration.is_started:
+                self._metrics.count_refusal()
+            raise
+        finally:
+            self._narrations.discard(narration)
+            if narration.is_started:
+                self._metrics.count_request(**narration.report.metrics())
+
+    async def warm_up(self, bundle: InstalledBundle | None = None) -> None:
+        """Speak a sentence with a model, so that the first request finds it open.
+
+        Args:
+            bundle: The model; None for that of the default voice.
+        """
+        started_s = time.perf_counter()
+        try:
+            chosen = await self._catalog.find(SpeechRequest(), self._config.voice)
+            if bundle is not None:
+                of_model = [v for v in await self._catalog.voices() if v.bundle == bundle]
+                if not of_model:
+                    async with self._pool.use(bundle):
+                        return
+                chosen = of_model[0]
+            bundle = chosen.bundle
+            if await self._installer.ensure_ready(bundle):
+                return
+            narration, text = Narration(self._config, self._worker), _one_piece(_WARM_UP_TEXT)
+            request = SpeechRequest(chosen.info.name)
+            async with aclosing(self._speak(narration, request, text)) as chunks:
+                async for _ in chunks:
+                    pass
+        except ModelNotReadyError:
+            pass  # warmed up once it is installed
+        except Exception as error:  # one failed model must not block the others
+            if bundle is not None:
+                self._pool.record_error(bundle, error)
+            _LOGGER.error("Warm-up failed: %s", error)  # noqa: TRY400 - the message is complete
+            _LOGGER.debug("Traceback", exc_info=error)
+        else:
+            _LOGGER.info("Warm-up finished in %.1f s", time.perf_counter() - started_s)
 
     async def _speak(
-        self, request: SpeechRequest, text: AsyncIterator[str], figures: Metrics
+        self, narration: Narration, request: SpeechRequest, text: AsyncGenerator[str, None]
     ) -> AsyncGenerator[AudioChunk, None]:
-        started_s = time.perf_counter()
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(aclosing(text))
+            chosen = await self._find(request)
+            # A client may open a stream long before its text. Only text needs the model.
+            first = await anext(text, "")
+            synthesizer, model = await stack.enter_async_context(self._pool.use(chosen.bundle))
+            plan = await self._plan(chosen, request, synthesizer.model)
+            joined = _joined(first, text)
             try:
-                chosen = await self._find(request)
-                synthesizer = await stack.enter_async_context(self._pool.use(chosen.bundle))
-                plan = await self._plan(chosen, request, synthesizer.model)
-            except Exception:
-                figures.count_refusal()
-                raise
-            pace = self._pool.pace(chosen.bundle)
-            answer = Answer(self._config, self._worker, synthesizer, plan, pace)
-            answer.report.started_s = started_s
-            stack.enter_context(self._admission.answering(answer))
-            reader = asyncio.create_task(answer.read(self._admission.text(answer, text)))
-            try:
-                async with aclosing(answer.audio()) as chunks:
+                spoken = narration.stream(joined, synthesizer, plan, model.speed)
+                async with aclosing(spoken) as chunks:
                     async for chunk in chunks:
                         yield chunk
-                await reader
-                if (closing := answer.closing_silence()) is not None:
-                    yield closing
-            except BaseException as error:
-                answer.report.note_error(error)
-                raise
             finally:
-                reader.cancel()
-                answer.release()
-                await asyncio.gather(reader, return_exceptions=True)
-                answer.report.log()
-                self._pool.usage(chosen.bundle).add(answer.report)
-                figures.count_request(**answer.report.metrics())
+                narration.report.log()
+                model.usage.add(narration.report)
 
     async def _find(self, request: SpeechRequest) -> CatalogVoice:
-        """Return the voice that a request means, when its model is there."""
+        """Return the voice that a request means, once its model is installed."""
         try:
             chosen = await self._catalog.find(request, self._config.voice)
         except RequestError:
@@ -175,45 +167,70 @@ class SpeechEngine:
 
     async def _plan(
         self, chosen: CatalogVoice, request: SpeechRequest, model: SpeechModel
-    ) -> AnswerPlan:
-        options = self._sampled(default_options(model.facts.generation, self._config.seed))
+    ) -> SpeechPlan:
+        config = self._config
+        options = default_options(model.facts.generation, config.seed).with_sampling(
+            config.temperature, config.top_k, config.top_p
+        )
         voice, options = await self._catalog.prepare(chosen, model, options, request.speaker)
-        language = chosen.language or _requested_language(request)
         spoken = chosen.info.languages
-        used = tuple(code for code in spoken if code in self._languages)
-        return AnswerPlan(chosen, voice, options, language, used or spoken, self._rules)
-
-    def _sampled(self, options: SynthesisOptions) -> SynthesisOptions:
-        wishes = {
-            name: value
-            for name in ("temperature", "top_k", "top_p")
-            if (value := getattr(self._config, name)) is not None
-        }
-        return replace(
+        configured = tuple(code for code in self._languages if code in spoken)
+        usual = chosen.native_language
+        if configured and usual not in configured:
+            usual = configured[0]
+        return SpeechPlan(
+            chosen.info.name,
+            voice,
             options,
-            talker=replace(options.talker, **wishes),
-            predictor=replace(options.predictor, **wishes),
+            language=chosen.language or _requested_language(request),
+            candidates=configured or spoken,
+            usual_language=usual,
+            rules=self._rules,
         )
 
+    def _check_capacity(self) -> None:
+        """Check that one more request can be spoken; those that wait for text do not count.
 
-async def _one_piece(text: str) -> AsyncIterator[str]:
+        Raises:
+            BusyError: It cannot.
+        """
+        num_busy = sum(not narration.is_idle for narration in self._narrations)
+        if num_busy >= self._config.max_requests:
+            raise BusyError(f"{num_busy} requests are open already; try again later.")
+
+    async def _admitted(
+        self, narration: Narration, text: AsyncIterator[str]
+    ) -> AsyncGenerator[str, None]:
+        """Yield the text of a request; others may have taken its place while it was idle."""
+        async for piece in text:
+            if narration.is_idle:
+                self._check_capacity()
+            narration.record_text()
+            yield piece
+
+
+async def _one_piece(text: str) -> AsyncGenerator[str, None]:
     yield text
 
 
-def _known_languages(names: Sequence[str]) -> list[str]:
+async def _joined(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _known_languages(names: Sequence[str]) -> tuple[str, ...]:
     codes = {name: language_code(name) for name in names}
     unknown = [name for name, code in codes.items() if code is None]
     if unknown:
         raise ConfigError(
             f"languages: unknown {', '.join(unknown)}; the models speak {', '.join(LANGUAGES)}."
         )
-    return [code for code in codes.values() if code is not None]
+    return tuple(code for code in codes.values() if code is not None)
 
 
-def _rules(kept: Sequence[str]) -> frozenset[Rule]:
-    if "all" in kept:
-        return frozenset()
-    return ALL_RULES - rules_from_names(kept)
+def _enabled_rules(disabled: Sequence[str]) -> frozenset[Rule]:
+    return frozenset() if "all" in disabled else ALL_RULES - rules_from_names(disabled)
 
 
 def _requested_language(request: SpeechRequest) -> str | None:
@@ -221,22 +238,24 @@ def _requested_language(request: SpeechRequest) -> str | None:
         return None
     code = language_code(request.language)
     if code is None:
-        _LOGGER.warning("Unknown language %r; the model finds it out", request.language[:40])
+        _LOGGER.warning("Unknown language %r; detecting it", request.language[:40])
     return code
 
 
 @asynccontextmanager
-async def create_speech_source(
-    config: Config, figures: Metrics | None = None
+async def open_engine(
+    config: Config, metrics: Metrics | None = None, *, is_server: bool = True
 ) -> AsyncIterator[SpeechEngine]:
-    """Find the models, start the synthesis thread, and give the speech source of a server.
+    """Find the models, start the synthesis thread, and yield the speech backend.
 
     Args:
         config: Every setting.
-        figures: Where requests are counted.
+        metrics: Counts requests.
+        is_server: Warm up the models, log their status on SIGUSR1 and at the end, and fail
+            requests after ``model_wait_timeout`` instead of waiting until the model is installed.
 
     Raises:
-        ConfigError: A model is not installed.
+        ConfigError: A model reference or a setting cannot be used.
         BundleError: A model cannot be used.
     """
     data_dirs = config.data_paths
@@ -245,75 +264,81 @@ async def create_speech_source(
         if isinstance(model, BuildRequest):
             _LOGGER.info("Installing %s into %s", model.reference, model.target)
         else:
-            _LOGGER.info("Serving %s from %s", model.reference, model.directory)
-            if model.notice is not None:
-                _LOGGER.warning(model.notice)
+            _log_serving(model)
     installer = ModelInstaller(
         models,
-        wait_s=config.model_wait_timeout,
+        wait_s=config.model_wait_timeout if is_server else math.inf,
         local_files_only=config.local_files_only,
         keep_checkpoint=config.keep_checkpoint,
     )
-    worker = SynthesisWorker()
-    worker.start()
     limit_mb = config.max_loaded_weights_mb
-    limit = None if limit_mb is None else limit_mb * 10**6
+
+    def replace_bundle(old: InstalledBundle, new: InstalledBundle) -> None:
+        installer.bundles[:] = [new if known == old else known for known in installer.bundles]
+
     pool = ModelPool(
         config.num_threads,
         max_lanes=config.parallel_utterances,
-        memory_limit_bytes=limit,
-        on_loss=worker.fail_all,
+        memory_limit_bytes=None if limit_mb is None else limit_mb * 10**6,
+        on_replaced=replace_bundle,
     )
+    worker = SynthesisWorker()
     catalog = Catalog(installer.bundles, VoiceLibrary(data_dirs), config.styles)
-    speeds = SpeedRecord(data_dirs[0])
-    engine = SpeechEngine(config, catalog, pool, worker, installer, speeds, figures or Metrics())
-    async with installer.running(), _reporting(pool):
-        # Not awaited: describe is answered meanwhile, and a request waits for the same model.
-        warm_up = asyncio.create_task(_keep_warm(engine, installer))
-        care = asyncio.create_task(_take_care(pool, config.idle_unload_seconds))
-        try:
-            yield engine
-        finally:
-            warm_up.cancel()
-            care.cancel()
-            engine.close()
-            await worker.stop()
+    engine = SpeechEngine(config, catalog, pool, worker, installer, metrics or Metrics())
+    worker.start()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(worker.stop)
+        stack.callback(catalog.close)
+        await stack.enter_async_context(installer.running())
+        background = [_maintain(pool, config.idle_unload_seconds)]
+        if is_server:
+            stack.enter_context(_reporting(pool))
+            # Not awaited: describe is answered meanwhile, and requests wait for the same model.
+            background.append(_warm_up_models(engine, installer))
+        for each in background:
+            stack.callback(asyncio.create_task(each).cancel)
+        yield engine
 
 
-@asynccontextmanager
-async def _reporting(pool: ModelPool) -> AsyncIterator[None]:
-    """Log what the models did at every SIGUSR1, where there is such a signal, and at the end."""
+def _log_serving(bundle: InstalledBundle) -> None:
+    _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
+    if bundle.notice is not None:
+        _LOGGER.warning(bundle.notice)
+
+
+@contextmanager
+def _reporting(pool: ModelPool) -> Iterator[None]:
+    """Log the status of the models at every SIGUSR1, and at the end."""
     loop = asyncio.get_running_loop()
-    # Absent on Windows; only the main thread may handle signals.
-    with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
+    # Only the main thread may handle signals.
+    with suppress(RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGUSR1, pool.log_status)
     try:
         yield
     finally:
-        with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
+        with suppress(RuntimeError, ValueError):
             loop.remove_signal_handler(signal.SIGUSR1)
         pool.log_status()
 
 
-async def _keep_warm(engine: SpeechEngine, installer: ModelInstaller) -> None:
+async def _warm_up_models(engine: SpeechEngine, installer: ModelInstaller) -> None:
     await engine.warm_up()
     async for bundle in installer.installed():
-        _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
-        await engine.warm_up()
+        _log_serving(bundle)
+        await engine.warm_up(bundle)
 
 
-async def _take_care(pool: ModelPool, unload_after_s: float | None) -> None:
-    """Look after memory and the opened models: are their files the same, does anybody use them."""
-    pause_s = _CARE_S if unload_after_s is None else min(_CARE_S, unload_after_s / 2)
+async def _maintain(pool: ModelPool, idle_unload_s: float | None) -> None:
+    """Give freed memory back to the system, and close idle models."""
+    pause_s = min(_MAINTENANCE_INTERVAL_S, (idle_unload_s or math.inf) / 2)
     trimmed_s = time.monotonic()
     while True:
         await asyncio.sleep(pause_s)
         try:
-            if time.monotonic() - trimmed_s >= _TRIM_S:
+            if time.monotonic() - trimmed_s >= _TRIM_INTERVAL_S:
                 trimmed_s = time.monotonic()
                 await asyncio.to_thread(trim_free_memory)
-            await pool.check_files()
-            if unload_after_s is not None:
-                pool.unload_idle(unload_after_s)
-        except Exception as error:  # noqa: BLE001 - what fails once may work the next time
-            _LOGGER.error("Looking after the models failed: %r", error)  # noqa: TRY400
+            if idle_unload_s is not None:
+                await pool.unload_idle(idle_unload_s)
+        except Exception as error:  # noqa: BLE001 - it may work the next time
+            _LOGGER.error("Model maintenance failed: %r", error)  # noqa: TRY400

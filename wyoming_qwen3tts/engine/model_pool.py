@@ -1,51 +1,88 @@
-"""The opened models of a server: opened when needed, shared, unloaded under a memory limit."""
+"""The open models of a server: opened on demand, shared, closed when idle or over the limit."""
 
 import asyncio
-import gc
 import logging
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
-from wyoming_qwen3tts.engine.bundle_watch import BundleWatch, FileChange
-from wyoming_qwen3tts.engine.file_lease import FileLease
-from wyoming_qwen3tts.engine.model_usage import ModelUsage
-from wyoming_qwen3tts.engine.pacing import Pace
-from wyoming_qwen3tts.engine.speed_record import SpeedRecord
-from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, is_out_of_memory
+from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate
+from wyoming_qwen3tts.engine.request_report import RequestReport
+from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, RequestError, is_out_of_memory
 from wyoming_qwen3tts.machine import resident_memory_bytes, return_free_memory
-from wyoming_qwen3tts.models.bundles import InstalledBundle
+from wyoming_qwen3tts.models.bundles import InstalledBundle, read_bundle
 from wyoming_qwen3tts.runtime.bundle import SharedDecoders, open_bundle
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 _LOGGER = logging.getLogger(__name__)
-_BYTES_PER_MB = 2**20
-_GONE_S = 0.1
+
+_MB: Final = 10**6
+_WARNING_REASONS: Final = frozenset({"length", "retry"})
 
 
 @dataclass
-class _Slot:
-    """One model's place in the pool."""
+class ModelUsage:
+    """What one model has done since the server started, the warm-up included."""
+
+    num_requests: int = 0
+    num_utterances: int = 0
+    audio_s: float = 0.0
+    synthesis_s: float = 0.0
+    """Sum over utterances, from the prefill to the end."""
+    num_warnings: int = 0
+    """Utterances that were cut off or needed a second attempt, and refused requests."""
+    num_errors: int = 0
+    """Failed requests, and failed attempts to open the model."""
+
+    @property
+    def rtf(self) -> float | None:
+        """Synthesis seconds per second of audio; None without audio."""
+        return self.synthesis_s / self.audio_s if self.audio_s else None
+
+    def add(self, report: RequestReport) -> None:
+        """Count a finished request."""
+        self.num_requests += 1
+        self.num_utterances += report.num_utterances
+        self.audio_s += report.audio_s
+        self.synthesis_s += report.synthesis_s
+        self.num_warnings += sum(reason in _WARNING_REASONS for reason in report.finish_reasons)
+
+    def add_error(self, error: Exception) -> None:
+        """Count a failure."""
+        if isinstance(error, RequestError):
+            self.num_warnings += 1
+        else:
+            self.num_errors += 1
+
+    def describe(self) -> str:
+        """Return the values as the end of a log line."""
+        rtf = "none" if self.rtf is None else f"{self.rtf:.2f}"
+        return (
+            f"requests={self.num_requests} sentences={self.num_utterances} "
+            f"generation={self.synthesis_s:.1f}s audio={self.audio_s:.1f}s rtf={rtf} "
+            f"warnings={self.num_warnings} errors={self.num_errors}"
+        )
+
+
+@dataclass
+class PooledModel:
+    """One model of the pool."""
 
     bundle: InstalledBundle
-    watch: BundleWatch
     synthesizer: Synthesizer | None = None
     opening: "asyncio.Task[Synthesizer] | None" = None
-    """While the model is being opened, for all who wait for it."""
+    """While the model is being opened, for every request that waits for it."""
     load_s: float = 0.0
     memory_bytes: int | None = None
     num_users: int = 0
     last_used_s: float = 0.0
-    pace: Pace = field(default_factory=Pace)
+    error: str | None = None
+    """Why the model cannot speak; None after a success."""
+    speed: SpeedEstimate = field(default_factory=SpeedEstimate)
     usage: ModelUsage = field(default_factory=ModelUsage)
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that the opened graphs need, about: the weights of those that stay open."""
-        return self.bundle.open_bytes
 
 
 @dataclass(frozen=True)
@@ -62,15 +99,15 @@ class ModelStatus:
     num_bytes: int
     """Weights of the graphs that stay open."""
     memory_bytes: int | None
-    """Resident memory that opening took, about; None where the system does not tell."""
+    """Resident memory that opening took, about; None where the system does not report it."""
+    error: str | None
+    """Why the model cannot speak; None after a success."""
     usage: ModelUsage
 
     def describe(self) -> str:
         """Return the state as a log line."""
         state = "open" if self.is_loaded else "closed"
-        memory = (
-            "unknown" if self.memory_bytes is None else f"{self.memory_bytes / _BYTES_PER_MB:.0f}MB"
-        )
+        memory = "unknown" if self.memory_bytes is None else f"{self.memory_bytes / _MB:.0f}MB"
         return (
             f"Status: model={self.name} device={self.device} precision={self.precision} "
             f"state={state} load={self.load_s:.1f}s memory={memory} {self.usage.describe()}"
@@ -87,240 +124,183 @@ class ModelPool:
         max_lanes: int,
         memory_limit_bytes: int | None = None,
         open_model: Callable[[InstalledBundle], SpeechModel] | None = None,
-        on_loss: Callable[[Synthesizer, Qwen3TTSError], None] | None = None,
+        on_replaced: Callable[[InstalledBundle, InstalledBundle], None] | None = None,
     ) -> None:
         """Prepare an empty pool.
 
         Args:
-            num_threads: Size of the thread pool that all graphs share.
-            max_lanes: Utterances that one model speaks side by side.
+            num_threads: Threads of a graph.
+            max_lanes: Utterances that one model speaks at the same time.
             memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
-                is larger than the limit is opened all the same, alone.
+                is larger than the limit is opened alone.
             open_model: Opens a bundle; tests give their own.
-            on_loss: Called with a synthesizer that must not be used any more, and the reason.
+            on_replaced: Called with the old and the new bundle when another one lies in the
+                directory of a model that is opened again.
         """
-        self._decoders = SharedDecoders()
+        decoders = SharedDecoders()
         self._open_model = open_model or (
-            lambda bundle: open_bundle(bundle.directory, num_threads, self._decoders)
+            lambda bundle: open_bundle(bundle.directory, num_threads, decoders)
         )
-        self._on_loss = on_loss
         self._max_lanes = max_lanes
         self._memory_limit_bytes = memory_limit_bytes
-        self._slots: dict[str, _Slot] = {}
+        self._on_replaced = on_replaced
+        self._models: dict[str, PooledModel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def use(self, bundle: InstalledBundle) -> AsyncIterator[Synthesizer]:
-        """Lend the bundle's synthesizer, opening the model first if it is not open.
+    async def use(self, bundle: InstalledBundle) -> AsyncIterator[tuple[Synthesizer, PooledModel]]:
+        """Lend the bundle's synthesizer; open the model first if necessary.
 
         Raises:
             BundleError: The bundle cannot be opened.
         """
-        key = str(bundle.directory)
-        slot = self._slots.setdefault(key, _Slot(bundle, BundleWatch(bundle.directory)))
-        slot.num_users += 1
+        model = self._models.setdefault(str(bundle.directory), PooledModel(bundle))
+        model.num_users += 1
         try:
-            yield await self._opened(slot)
+            yield await self._synthesizer(model), model
         except Exception as error:
-            slot.usage.add_error(error)
+            model.usage.add_error(error)
             raise
+        else:
+            model.error = None
         finally:
-            slot.num_users -= 1
-            slot.last_used_s = time.monotonic()
-            # Those that were in use at once may be more than the limit allows.
-            self._keep_limit()
+            model.num_users -= 1
+            model.last_used_s = time.monotonic()
+            # Models in use at the same time may exceed the limit.
+            self._enforce_memory_limit()
 
-    async def _opened(self, slot: _Slot) -> Synthesizer:
-        """Return the slot's synthesizer, of files that are as they should."""
-        await self._look_at_files(slot)
-        if slot.synthesizer is not None:
-            return slot.synthesizer
-        if slot.opening is None:
-            slot.opening = asyncio.create_task(self._open(slot))
-            # Where nobody waits any more, nobody asks how it ended.
-            slot.opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        # Shielded: if the client goes away meanwhile, the next one finds the model open.
-        return await asyncio.shield(slot.opening)
+    async def _synthesizer(self, model: PooledModel) -> Synthesizer:
+        if model.synthesizer is not None:
+            return model.synthesizer
+        if model.opening is None:
+            model.opening = asyncio.create_task(self._open(model))
+            # Every request that waits may have been cancelled; then asyncio must not complain.
+            model.opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # Shielded: if the client disconnects, the next one finds the model open.
+        return await asyncio.shield(model.opening)
 
-    def pace(self, bundle: InstalledBundle) -> Pace:
-        """Return how fast a model that is in use speaks; whoever speaks with it notes it there."""
-        return self._slots[str(bundle.directory)].pace
-
-    def usage(self, bundle: InstalledBundle) -> ModelUsage:
-        """Return what a model that is in use has done; whoever speaks with it adds it there."""
-        return self._slots[str(bundle.directory)].usage
-
-    def record_speed(self, record: SpeedRecord) -> None:
-        """Remember how fast the models that have spoken are on this machine."""
-        for slot in self._slots.values():
-            if slot.pace.alone_rtf is not None:
-                record.note(slot.bundle, slot.pace.alone_rtf)
+    def record_error(self, bundle: InstalledBundle, error: Exception) -> None:
+        """Record why a model cannot speak; a later success removes it."""
+        if (model := self._models.get(str(bundle.directory))) is not None:
+            model.error = str(error)
 
     def status(self) -> list[ModelStatus]:
         """Return the state of every model that was used."""
-        return [self._status(slot) for slot in self._slots.values()]
+        return [_status(model) for model in self._models.values()]
 
     def log_status(self) -> None:
-        """Write a line for every model that was used."""
+        """Write a log line for every model that was used."""
         for status in self.status():
             _LOGGER.info("%s", status.describe())
 
-    @staticmethod
-    def _status(slot: _Slot) -> ModelStatus:
-        return ModelStatus(
-            name=slot.bundle.manifest.name,
-            device=slot.bundle.manifest.device,
-            precision=slot.bundle.manifest.recipe,
-            is_loaded=slot.synthesizer is not None,
-            load_s=slot.load_s,
-            num_users=slot.num_users,
-            num_bytes=slot.num_bytes,
-            memory_bytes=slot.memory_bytes,
-            usage=slot.usage,
-        )
-
-    def unload_idle(self, unused_s: float) -> int:
-        """Close the models that nobody has used for ``unused_s`` seconds; return how many."""
+    async def unload_idle(self, unused_s: float) -> int:
+        """Close the models that were not used for ``unused_s`` seconds; return how many."""
         idle = [
-            slot
-            for slot in self._slots.values()
-            if slot.synthesizer is not None
-            and slot.num_users == 0
-            and time.monotonic() - slot.last_used_s >= unused_s
+            model
+            for model in self._models.values()
+            if model.num_users == 0 and time.monotonic() - model.last_used_s >= unused_s
         ]
-        for slot in idle:
-            self._unload(slot)
-        return len(idle)
+        closing = [task for model in idle if (task := self._close(model)) is not None]
+        await asyncio.gather(*closing)
+        return len(closing)
 
-    async def check_files(self) -> None:
-        """Close the models whose files were changed, and end what they are speaking."""
-        for slot in tuple(self._slots.values()):
-            await self._look_at_files(slot)
-
-    async def _look_at_files(self, slot: _Slot) -> None:
-        synthesizer = slot.synthesizer
-        if synthesizer is None:
-            return
-        changes = await asyncio.to_thread(slot.watch.changes)
-        if changes and slot.synthesizer is synthesizer:
-            self._close_changed(slot, synthesizer, changes)
-
-    def _close_changed(
-        self, slot: _Slot, synthesizer: Synthesizer, changes: list[FileChange]
-    ) -> None:
-        # What is mapped stays whole if the file was only replaced: that speech may end in peace.
-        worst = next((change for change in changes if change.is_in_place), changes[0])
-        _LOGGER.error(
-            "%s was changed while it was in use; %s is opened again for the next request",
-            worst.path,
-            slot.bundle.reference,
-        )
-        decoder = synthesizer.model.codec_decoder
-        self._decoders.clear()
-        for other in self._slots.values():
-            # Models share the decoder, wherever its file lies.
-            if other.synthesizer is None or other.synthesizer.model.codec_decoder is not decoder:
-                continue
-            if worst.is_in_place and self._on_loss is not None:
-                error = BundleError(f"{worst.path} was changed while it was in use; try again.")
-                self._on_loss(other.synthesizer, error)
-            self._unload(other)
-
-    async def _open(self, slot: _Slot) -> Synthesizer:
-        self._keep_limit()
+    async def _open(self, model: PooledModel) -> Synthesizer:
+        self._enforce_memory_limit()
         started_s = time.perf_counter()
         before_bytes = resident_memory_bytes()
         try:
-            model = await self._opened_model(slot)
+            opened = await self._open_files(model)
+        except BundleError as error:
+            model.error = str(error)
+            raise
         finally:
-            slot.opening = None
-        slot.synthesizer = Synthesizer(model, max_lanes=self._max_lanes)
-        slot.last_used_s = time.monotonic()
-        slot.load_s = time.perf_counter() - started_s
+            model.opening = None
+        model.synthesizer = Synthesizer(opened, max_lanes=self._max_lanes)
+        model.last_used_s = time.monotonic()
+        model.load_s = time.perf_counter() - started_s
         after_bytes = resident_memory_bytes()
         if before_bytes is not None and after_bytes is not None:
-            slot.memory_bytes = max(after_bytes - before_bytes, 0)
-        _LOGGER.info("Opened %s in %.1f s", slot.bundle.reference, slot.load_s)
-        return slot.synthesizer
+            model.memory_bytes = max(after_bytes - before_bytes, 0)
+        _LOGGER.info("Opened %s in %.1f s", model.bundle.reference, model.load_s)
+        return model.synthesizer
 
-    async def _opened_model(self, slot: _Slot) -> SpeechModel:
+    async def _open_files(self, model: PooledModel) -> SpeechModel:
+        bundle = model.bundle
         while True:
             try:
-                # In a thread of its own: describe and other models go on meanwhile.
-                return await asyncio.to_thread(self._open_files, slot)
+                # In a thread: describe is answered and other models speak meanwhile.
+                current = await asyncio.to_thread(read_bundle, bundle.directory)
+                if current.manifest != bundle.manifest:
+                    _LOGGER.info("%s was replaced", bundle.reference)
+                    model.bundle = current
+                    if self._on_replaced is not None:
+                        self._on_replaced(bundle, current)
+                    bundle = current
+                return await asyncio.to_thread(self._open_model, bundle)
             except Exception as error:
                 if is_out_of_memory(error):
-                    if self.unload_idle(0.0):
+                    if await self.unload_idle(0.0):
                         continue
                     raise BundleError(
-                        f"{slot.bundle.reference} cannot be opened: out of memory; close other "
+                        f"{bundle.reference} cannot be opened: out of memory; close other "
                         "programs, or serve a smaller model or a lower precision."
                     ) from error
                 if isinstance(error, Qwen3TTSError):
                     raise
-                raise BundleError(
-                    f"{slot.bundle.directory} cannot be opened: {error!r}."
-                ) from error
+                raise BundleError(f"{bundle.directory} cannot be opened: {error!r}.") from error
 
-    def _open_files(self, slot: _Slot) -> SpeechModel:
-        try:
-            slot.watch.mark(slot.bundle)
-            return self._open_model(slot.bundle)
-        except BaseException:
-            # Whoever mends the files must not be held up.
-            slot.watch.release(slot.watch.retire())
-            raise
-
-    def _keep_limit(self) -> None:
-        """Close idle models, the one unused longest first, until the others fit into the limit."""
+    def _enforce_memory_limit(self) -> None:
+        """Close idle models, the least recently used first, until the rest fits into the limit."""
         if self._memory_limit_bytes is None:
             return
-        # One that is being opened takes its room already.
-        held = [
-            slot
-            for slot in self._slots.values()
-            if slot.synthesizer is not None or slot.opening is not None
-        ]
-        idle = [slot for slot in held if slot.synthesizer is not None and slot.num_users == 0]
-        total = sum(slot.num_bytes for slot in held)
-        for slot in sorted(idle, key=lambda slot: slot.last_used_s):
-            # One alone stays, whatever its size: it would be opened anew for each request.
-            if total <= self._memory_limit_bytes or total == slot.num_bytes:
+        # A model that is being opened counts already.
+        held = [model for model in self._models.values() if model.synthesizer or model.opening]
+        idle = [model for model in held if model.synthesizer and model.num_users == 0]
+        total = sum(model.bundle.open_bytes for model in held)
+        for model in sorted(idle, key=lambda model: model.last_used_s):
+            # Never close the only one: it would be opened again for each request.
+            if total <= self._memory_limit_bytes or total == model.bundle.open_bytes:
                 return
-            total -= slot.num_bytes
-            self._unload(slot)
+            total -= model.bundle.open_bytes
+            self._close(model)
 
-    def _unload(self, slot: _Slot) -> None:
-        if slot.synthesizer is None:
-            return
+    def _close(self, model: PooledModel) -> "asyncio.Task[None] | None":
+        """Start to close a model, in a thread: freeing its memory takes a while."""
+        if model.synthesizer is None:
+            return None
+        holder = [model.synthesizer]
+        model.synthesizer = None
+        task = asyncio.create_task(self._free(model, holder))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    async def _free(self, model: PooledModel, holder: list[Synthesizer]) -> None:
         before_bytes = resident_memory_bytes()
-        model = weakref.ref(slot.synthesizer.model)
-        slot.synthesizer = None
-        return_free_memory()
+        await asyncio.to_thread(_free_memory, holder)
         after_bytes = resident_memory_bytes()
-        if before_bytes is None or after_bytes is None:
-            _LOGGER.info("Closed %s", slot.bundle.reference)
-        else:
-            _LOGGER.info(
-                "Closed %s; the server's memory went from %.0f MB to %.0f MB",
-                slot.bundle.reference,
-                before_bytes / _BYTES_PER_MB,
-                after_bytes / _BYTES_PER_MB,
-            )
-        _LOGGER.info("%s", self._status(slot).describe())
-        leases = slot.watch.retire()
-        if model() is None:
-            slot.watch.release(leases)
-        else:
-            self._closing.add(task := asyncio.create_task(_release(slot.watch, leases, model)))
-            task.add_done_callback(self._closing.discard)
+        memory = ""
+        if before_bytes is not None and after_bytes is not None:
+            memory = f"; memory went from {before_bytes / _MB:.0f} MB to {after_bytes / _MB:.0f} MB"
+        _LOGGER.info("Closed %s%s", model.bundle.reference, memory)
+        _LOGGER.info("%s", _status(model).describe())
 
 
-async def _release(
-    watch: BundleWatch, leases: list[FileLease], model: weakref.ref[SpeechModel]
-) -> None:
-    """Let a bundle's files be changed once the last speech of its model has let go of them."""
-    while model() is not None:
-        await asyncio.sleep(_GONE_S)
-        gc.collect()
-    watch.release(leases)
+def _free_memory(holder: list[Synthesizer]) -> None:
+    holder.clear()
+    return_free_memory()
+
+
+def _status(model: PooledModel) -> ModelStatus:
+    return ModelStatus(
+        name=model.bundle.manifest.name,
+        device=model.bundle.manifest.device,
+        precision=model.bundle.manifest.recipe,
+        is_loaded=model.synthesizer is not None,
+        load_s=model.load_s,
+        num_users=model.num_users,
+        num_bytes=model.bundle.open_bytes,
+        memory_bytes=model.memory_bytes,
+        error=model.error,
+        usage=model.usage,
+    )

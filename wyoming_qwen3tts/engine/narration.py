@@ -1,14 +1,15 @@
-"""One answer: arriving text -> sentences -> utterances -> audio in order."""
+"""One request: arriving text -> sentences -> utterances -> audio in order."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Final
 
 from wyoming_qwen3tts.audio import AudioChunk, silence
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.pacing import Pace, expected_audio_s, hold_back
+from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate, expected_audio_s, prebuffer
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.synthesis.request import (
@@ -32,24 +33,24 @@ from wyoming_qwen3tts.text.language import (
 from wyoming_qwen3tts.text.markup import drop_code_blocks
 from wyoming_qwen3tts.text.normalize import Rule, normalize
 from wyoming_qwen3tts.text.sentences import SentenceStream
-from wyoming_qwen3tts.voices.catalog import CatalogVoice
 
 _LOGGER = logging.getLogger(__name__)
 
-_NOTHING_TO_SAY_S = 0.1
-# A finished sentence is not held back longer than this while nobody knows whether more will come.
-_FLUSH_AFTER_S = 0.4
-_JOINT = " "
-# An utterance that waits for text keeps its lane, which others may need, no longer than this.
-_LET_GO_S = 5.0
-# Shorter speech says more of its prompt than of the machine.
-_MIN_PACE_FRAMES = 12
-# Sentences submitted ahead of the one that is heard; more would only grow the queue.
-_LOOKAHEAD = 4
-# A long text is cut into sentences in pieces of so many characters, between which other clients are
-# served: 100 kB of the worst text take seconds.
-_SLICE_CHARS = 1_000
-_VOICE_KINDS: dict[type, str] = {
+_NOTHING_TO_SAY_S: Final = 0.1
+# A finished sentence waits so long for text that may belong to it.
+FLUSH_AFTER_S: Final = 0.4
+# An utterance that waits for text occupies a lane, which other requests may need.
+OPEN_UTTERANCE_TIMEOUT_S: Final = 5.0
+_SEPARATOR: Final = " "
+# Shorter utterances measure their prompt rather than the machine.
+_MIN_SPEED_FRAMES: Final = 12
+# Sentences submitted ahead of the one that is heard; more would only fill the queue.
+_LOOKAHEAD: Final = 4
+# Long texts are cut into sentences in slices, so that other clients are served in between: 100 kB
+# of the worst text take seconds.
+_SLICE_CHARS: Final = 1_000
+_DETECTION_CHARS: Final = 2_000
+_VOICE_KINDS: Final[dict[type, str]] = {
     PresetSpeaker: "preset",
     XVectorVoice: "x-vector",
     IclVoice: "icl",
@@ -58,218 +59,293 @@ _VOICE_KINDS: dict[type, str] = {
 
 
 @dataclass(frozen=True)
-class AnswerPlan:
-    """What a request came down to."""
+class SpeechPlan:
+    """How a request is spoken."""
 
-    chosen: CatalogVoice
+    voice_name: str
     voice: Voice
     options: SynthesisOptions
-    """But for the language, which may follow from the text."""
+    """All but the language and the seed of each sentence."""
     language: str | None
-    """Plain code that request or voice name; None leaves it to the text."""
+    """Plain code that the request or the voice names; None leaves it to the text."""
     candidates: tuple[str, ...]
-    """Plain codes that the text may be in, if nobody named one."""
+    """Plain codes that the text may be in, if ``language`` is None."""
+    usual_language: str | None
+    """Plain code for text whose language cannot be detected; None lets the model decide."""
     rules: frozenset[Rule]
-    """What is done to the text."""
+    """Text rules to apply."""
 
 
-class Answer:
-    """One request: turns arriving text into utterances, and gives their audio in order."""
+class Narration:
+    """Turns the text of one request into utterances, and yields their audio in order."""
 
-    def __init__(
-        self,
-        config: Config,
-        worker: SynthesisWorker,
-        synthesizer: Synthesizer,
-        plan: AnswerPlan,
-        pace: Pace,
-    ) -> None:
+    _synthesizer: Synthesizer
+    _plan: SpeechPlan
+    _speed: SpeedEstimate
+
+    def __init__(self, config: Config, worker: SynthesisWorker) -> None:
+        """Prepare; the text has not arrived yet."""
         self._config = config
         self._worker = worker
-        self._synthesizer = synthesizer
-        self._plan = plan
-        self._pace = pace
-        self._language = plan.language
-        self.report = RequestReport(
-            plan.chosen.info.name, plan.language, voice_kind=_VOICE_KINDS[type(plan.voice)]
-        )
-        self._unread: set[str] = set()
-        self._drops_blocks = Rule.CODE_BLOCKS in plan.rules
-        self._open: list[Utterance] = []
-        self._playback = Playback()
+        self.report = RequestReport()
+        self.waits_for_text = True
+        """No text is left to read, as far as it has arrived."""
+        self._pending: list[Utterance] = []
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
-        # The reader waits for a place, so that a long text does not fill the worker.
+        self._playback = Playback()
+        # The reader waits for a place, so that a long text does not fill the worker's queue.
         self._places = asyncio.Semaphore(_LOOKAHEAD)
-        # An ICL prompt lays the reference beside the text, which must be known for that.
-        self._is_growing = config.text_mode == "continuous" and not isinstance(plan.voice, IclVoice)
-        self._growing: Utterance | None = None
-        self._waits_for_text = False
+        self._is_continuous = False
+        self._open_utterance: Utterance | None = None
+        self._language: str | None = None
+        self._is_language_fixed = False
+        self._heard = ""
+        self._expected_audio_s = 0.0
+        self._skipped_scripts: set[str] = set()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether voice and model were found."""
+        return hasattr(self, "_plan")
+
+    def record_text(self) -> None:
+        """Record that text has arrived."""
+        self.waits_for_text = False
+        self.report.record_text()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is spoken or left to speak before more text comes."""
-        return self._waits_for_text and not self._open
+        """Whether everything that has arrived was spoken."""
+        return self.waits_for_text and not self._pending
 
-    async def read(self, text: AsyncIterator[str]) -> None:
+    async def stream(
+        self,
+        text: AsyncIterator[str],
+        synthesizer: Synthesizer,
+        plan: SpeechPlan,
+        speed: SpeedEstimate,
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Speak; closing the generator early cancels the synthesis.
+
+        Args:
+            text: Pieces, cut anywhere.
+            synthesizer: Speaks with the model.
+            plan: Voice, options and language.
+            speed: The model's speed so far; this request adds to it.
+        """
+        self._synthesizer, self._plan, self._speed = synthesizer, plan, speed
+        self.report.voice = plan.voice_name
+        self.report.voice_kind = _VOICE_KINDS[type(plan.voice)]
+        self._set_language(plan.language or plan.usual_language)
+        self._is_language_fixed = plan.language is not None
+        # An ICL prompt holds the reference beside the text, so the text must be known.
+        self._is_continuous = self._config.text_mode == "continuous" and not isinstance(
+            plan.voice, IclVoice
+        )
+        reader = asyncio.create_task(self._read(text))
+        try:
+            async with (
+                aclosing(self._audio()) as made,
+                aclosing(prebuffer(made, self._delay_s)) as chunks,
+            ):
+                async for chunk in chunks:
+                    self.report.record_output()
+                    yield chunk
+            await reader
+            if not self.report.num_utterances:
+                yield self._silence(_NOTHING_TO_SAY_S)
+            elif self._config.trailing_silence:
+                yield self._silence(self._config.trailing_silence)
+        except BaseException as error:
+            self.report.record_failure(error)
+            raise
+        finally:
+            reader.cancel()
+            self._cancel_pending()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    # Text
+
+    async def _read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
         try:
             async for sentence in self._sentences(text):
-                # First: a block may be as long as the text, and its language is none of the text's.
-                said = drop_code_blocks(sentence) if self._drops_blocks else sentence
-                self._note_unread(said)
-                language = self._language_of(said)
-                spoken = normalize(said, language, self._plan.rules)
+                # Code may be as long as the text, and it is not in the text's language.
+                said = self._without_code(sentence)
+                self._warn_unsupported_scripts(said)
+                self._detect_language(said)
+                spoken = normalize(said, self._language, self._plan.rules)
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
                 if has_words(spoken):
-                    await self._speak(spoken, language)
+                    await self._speak(spoken)
         finally:
-            self._end_growing()
+            self._close_utterance()
             self._queue.put_nowait(None)
 
-    def _end_growing(self) -> None:
-        """Take the text of the utterance under way as complete; what still comes is a new one."""
-        if self._growing is not None:
-            self._worker.close_text(self._growing)
-            self._growing = None
+    async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
+        pieces = aiter(text)
+        piece, arriving = await _arrived(pieces)
+        if arriving.done() and not self._is_language_fixed:
+            # All text is here: judge it as a whole.
+            self._detect_language(self._without_code(piece[:_DETECTION_CHARS]))
+            self._is_language_fixed = True
+        sentences = SentenceStream(
+            self._language, whole_blocks=Rule.CODE_BLOCKS in self._plan.rules
+        )
+        try:
+            while True:
+                self._expected_audio_s += expected_audio_s(piece)
+                for start in range(0, len(piece), _SLICE_CHARS):
+                    for sentence in sentences.push(piece[start : start + _SLICE_CHARS]):
+                        yield sentence
+                    await asyncio.sleep(0)
+                await asyncio.wait([arriving], timeout=FLUSH_AFTER_S)
+                if not arriving.done():
+                    for sentence in sentences.flush():
+                        yield sentence
+                    await self._wait_for_text(arriving)
+                if (arrived := arriving.result()) is None:
+                    break
+                piece = arrived
+                arriving = asyncio.ensure_future(anext(pieces, None))
+            for sentence in sentences.finish():
+                yield sentence
+        finally:
+            arriving.cancel()
 
-    def _note_unread(self, sentence: str) -> None:
-        """Log the scripts that no voice reads, each once an answer."""
-        if unread := unsupported_scripts(sentence) - self._unread:
-            self._unread |= unread
-            _LOGGER.warning("No voice reads %s; it is left out", ", ".join(sorted(unread)))
+    async def _wait_for_text(self, arriving: "asyncio.Future[str | None]") -> None:
+        self.waits_for_text = True
+        await asyncio.wait([arriving], timeout=OPEN_UTTERANCE_TIMEOUT_S)
+        if not arriving.done():
+            self._close_utterance()
+        await asyncio.wait([arriving])
+        self.waits_for_text = False
 
-    async def _speak(self, sentence: str, language: str | None) -> None:
-        """Speak a sentence as an utterance of its own, or as more text of the one under way."""
-        if self._growing is not None:
-            if await self._worker.extend(self._growing, sentence + _JOINT):
+    def _without_code(self, text: str) -> str:
+        return drop_code_blocks(text) if Rule.CODE_BLOCKS in self._plan.rules else text
+
+    def _detect_language(self, said: str) -> None:
+        """Detect the language of all text so far; keep the last one while that is unsure."""
+        if self._is_language_fixed:
+            return
+        self._heard = f"{self._heard} {said}"[-_DETECTION_CHARS:]
+        detected = detect_language(self._heard, self._plan.candidates)
+        self._set_language(detected or self._language)
+
+    def _set_language(self, language: str | None) -> None:
+        self._language = self.report.language = language
+
+    def _warn_unsupported_scripts(self, sentence: str) -> None:
+        if skipped := unsupported_scripts(sentence) - self._skipped_scripts:
+            self._skipped_scripts |= skipped
+            _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
+
+    # Utterances
+
+    async def _speak(self, sentence: str) -> None:
+        """Speak a sentence as its own utterance, or as more text of the open one."""
+        if self._open_utterance is not None:
+            if await self._worker.extend(self._open_utterance, sentence + _SEPARATOR):
                 self.report.num_characters += len(sentence)
                 return
-            self._end_growing()  # the model ended its speech before this sentence
-        await self._submit(sentence, language)
+            # The model ended its speech before this sentence.
+            self._close_utterance()
+        await self._places.acquire()
+        options = replace(
+            self._plan.options,
+            language=None if self._language is None else model_language(self._language),
+            seed=self._next_seed(),
+        )
+        request = SynthesisRequest(
+            sentence + _SEPARATOR if self._is_continuous else sentence,
+            self._plan.voice,
+            options,
+            position=self.report.num_utterances,
+            playback=self._playback,
+            guarded=True,
+            is_open=self._is_continuous,
+        )
+        utterance = self._worker.submit(self._synthesizer, request)
+        if self._is_continuous:
+            self._open_utterance = utterance
+        self.report.num_utterances += 1
+        self.report.num_characters += len(sentence)
+        self._pending.append(utterance)
+        self._queue.put_nowait(utterance)
 
-    async def audio(self) -> AsyncGenerator[AudioChunk, None]:
+    def _next_seed(self) -> int:
+        """Return the seed of the next sentence, derived from the request's.
+
+        A described voice depends on chance, so it keeps one seed.
+        """
+        if isinstance(self._plan.voice, DesignedVoice):
+            return self._plan.options.seed
+        return self._plan.options.seed + self.report.num_utterances
+
+    def _close_utterance(self) -> None:
+        """End the text of the open utterance; more text begins a new one."""
+        if self._open_utterance is not None:
+            self._worker.close_text(self._open_utterance)
+            self._open_utterance = None
+
+    def _cancel_pending(self) -> None:
+        for utterance in self._pending:
+            self._worker.release(utterance)
+            self.report.record_end(utterance)
+            self.report.is_cancelled = True
+        self._pending.clear()
+
+    # Audio
+
+    async def _audio(self) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of one utterance after the other, with silence before each."""
         silence_s = self._config.leading_silence
         while (utterance := await self._queue.get()) is not None:
             if silence_s:
                 yield self._silence(silence_s)
             silence_s = self._config.sentence_silence
-            hold_s = self._hold_s(utterance)
-            async with (
-                aclosing(self._worker.audio(utterance)) as made,
-                aclosing(hold_back(made, hold_s)) as chunks,
-            ):
+            async with aclosing(self._worker.audio(utterance)) as chunks:
                 async for chunk in chunks:
-                    self.report.add_audio(chunk)
+                    self.report.audio_s += chunk.duration_s
                     yield chunk
-            self.report.add_end(utterance)
-            self._note_pace(utterance)
-            self._open.remove(utterance)
+            self._pending.remove(utterance)
             self._places.release()
+            self.report.record_end(utterance)
+            self._record_speed(utterance)
 
-    def _hold_s(self, utterance: Utterance) -> float:
-        """Return how long the first utterance is held back; by then the others are under way."""
-        if self.report.audio_s or not self._config.max_prebuffer:
-            return 0.0
-        audio_s = expected_audio_s(utterance.request.text)
-        return self._pace.hold_s(audio_s, self._config.max_prebuffer)
+    def _delay_s(self) -> float:
+        return self._speed.delay_s(self._expected_audio_s, self._config.max_prebuffer)
 
-    def _note_pace(self, utterance: Utterance) -> None:
-        if utterance.was_open or utterance.timing.num_frames < _MIN_PACE_FRAMES:
-            return  # too short to tell, or it has waited for its text
-        if utterance.request.position:
-            return  # it may have rested while there was time
-        synthesizer = self._synthesizer
-        rtf = utterance.timing.rtf(synthesizer.model.facts.sample_rate_hz)
+    def _record_speed(self, utterance: Utterance) -> None:
+        is_short = utterance.timing.num_frames < _MIN_SPEED_FRAMES
+        # An open utterance has waited for its text; a later one may have waited for playback.
+        if is_short or utterance.was_open or utterance.request.position:
+            return
+        rtf = utterance.timing.rtf(self._synthesizer.model.facts.sample_rate_hz)
         if rtf is not None:
-            self._pace.note(rtf, synthesizer.single_lane_rtf, synthesizer.model.name)
-
-    def closing_silence(self) -> AudioChunk | None:
-        """Return what comes after the last utterance; an answer is never empty."""
-        if not self.report.num_utterances:
-            return self._silence(_NOTHING_TO_SAY_S)
-        trailing_s = self._config.trailing_silence
-        return self._silence(trailing_s) if trailing_s else None
+            name = self._synthesizer.model.name
+            self._speed.record(rtf, self._synthesizer.single_lane_rtf, name)
 
     def _silence(self, duration_s: float) -> AudioChunk:
         return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)
 
-    def release(self) -> None:
-        """Cancel whatever is still being made."""
-        for utterance in self._open:
-            self._worker.release(utterance)
-            self.report.add_end(utterance)
-            self.report.is_cancelled = True
-        self._open.clear()
 
-    async def _submit(self, sentence: str, language: str | None) -> None:
-        await self._places.acquire()
-        options = self._plan.options
-        options = replace(
-            options,
-            language=None if language is None else model_language(language),
-            seed=self._next_seed(),
-        )
-        request = SynthesisRequest(
-            sentence + _JOINT if self._is_growing else sentence,
-            self._plan.voice,
-            options,
-            position=self.report.num_utterances,
-            playback=self._playback,
-            guarded=True,
-            is_open=self._is_growing,
-        )
-        utterance = self._worker.submit(self._synthesizer, request)
-        if self._is_growing:
-            self._growing = utterance
-        self.report.num_utterances += 1
-        self.report.num_characters += len(sentence)
-        self._open.append(utterance)
-        self._queue.put_nowait(utterance)
+async def _arrived(
+    pieces: AsyncIterator[str],
+) -> tuple[str, "asyncio.Future[str | None]"]:
+    """Return the text that is here already, and the next piece to wait for.
 
-    def _next_seed(self) -> int:
-        """Return the next sentence's seed, which follows from the request's.
-
-        A described voice is partly made by chance: it keeps one seed, to stay more alike.
-        """
-        if isinstance(self._plan.voice, DesignedVoice):
-            return self._plan.options.seed
-        return self._plan.options.seed + self.report.num_utterances
-
-    def _language_of(self, sentence: str) -> str | None:
-        """Return the plain code of the language; once found it stays for the whole answer."""
-        if self._language is None:
-            self._language = detect_language(sentence, self._plan.candidates)
-            self.report.language = self._language
-        return self._language or self._plan.chosen.native_language
-
-    async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
-        """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
-        stream = SentenceStream(self._plan.language, whole_blocks=self._drops_blocks)
-        pieces = aiter(text)
-        arriving = asyncio.ensure_future(anext(pieces, None))
+    The future is done when the text has ended.
+    """
+    text = ""
+    while True:
+        arriving: asyncio.Future[str | None] = asyncio.ensure_future(anext(pieces, None))
         try:
-            while True:
-                await asyncio.wait([arriving], timeout=_FLUSH_AFTER_S)
-                if not arriving.done():
-                    for sentence in stream.flush():
-                        yield sentence
-                    self._waits_for_text = True
-                    await asyncio.wait([arriving], timeout=_LET_GO_S)
-                    if not arriving.done():
-                        self._end_growing()
-                    await asyncio.wait([arriving])
-                    self._waits_for_text = False
-                piece = arriving.result()
-                if piece is None:
-                    break
-                self.report.note_text()
-                for start in range(0, len(piece), _SLICE_CHARS):
-                    for sentence in stream.push(piece[start : start + _SLICE_CHARS]):
-                        yield sentence
-                    await asyncio.sleep(0)
-                arriving = asyncio.ensure_future(anext(pieces, None))
-            for sentence in stream.finish():
-                yield sentence
-        finally:
+            await asyncio.wait([arriving], timeout=0)
+        except asyncio.CancelledError:
             arriving.cancel()
+            raise
+        if not arriving.done() or (piece := arriving.result()) is None:
+            return text, arriving
+        text += piece

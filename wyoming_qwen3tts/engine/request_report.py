@@ -1,37 +1,32 @@
-"""What one request was and what it cost, for a log line and for figures; never what it said."""
+"""What one request was and what it cost, for a log line and for metrics; never what it said."""
 
 import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError
 from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 
 _LOGGER = logging.getLogger(__name__)
 
-# The more an end is worth knowing, the earlier it stands.
+# The most serious end of an utterance stands for the whole request.
 _REASONS: Final = (FinishReason.LENGTH, FinishReason.RETRY, FinishReason.STOP)
-# Text that comes so soon was there when the request began.
-_AT_ONCE_S: Final = 0.02
 
 
 @dataclass
 class RequestReport:
-    """Figures of one request, gathered while it is spoken."""
+    """Measurements of one request."""
 
-    voice: str
-    language: str | None
+    voice: str = "none"
+    language: str | None = None
     voice_kind: str = "none"
     """preset, x-vector, icl or designed."""
-    started_s: float = field(default_factory=time.perf_counter)
-    """When the request came."""
     first_audio_s: float | None = None
     """Seconds from the text that completed the first sentence."""
     audio_s: float = 0.0
     synthesis_s: float = 0.0
-    """Sum over utterances, also of those that were spoken side by side."""
+    """Sum over utterances, also of those spoken at the same time."""
     busy_s: float = 0.0
     """Time in which at least one utterance was spoken."""
     num_utterances: int = 0
@@ -39,28 +34,22 @@ class RequestReport:
     finish_reasons: list[str] = field(default_factory=list)
     is_cancelled: bool = False
     error: str | None = None
-    """Code of what the request failed with."""
-    _asked_s: float = field(default_factory=time.perf_counter)
-    _text_s: float | None = None
+    """Code of the error that ended the request."""
+    _text_s: float = field(default_factory=time.perf_counter)
     _busy_until_s: float = 0.0
 
-    def note_text(self) -> None:
-        """Note that text has come; only until the first sentence is complete it matters when."""
-        if self.num_utterances:
-            return
-        now_s = time.perf_counter()
-        was_there = self._text_s is None and now_s - self._asked_s < _AT_ONCE_S
-        self._text_s = self.started_s if was_there else now_s
+    def record_text(self) -> None:
+        """Record that text has arrived; its time matters until the first sentence is complete."""
+        if not self.num_utterances:
+            self._text_s = time.perf_counter()
 
-    def add_audio(self, chunk: AudioChunk) -> None:
-        """Count a chunk that goes out."""
-        if self.first_audio_s is None:
-            began_s = self.started_s if self._text_s is None else self._text_s
-            self.first_audio_s = time.perf_counter() - began_s
-        self.audio_s += chunk.duration_s
+    def record_output(self) -> None:
+        """Record that audio goes out."""
+        if self.first_audio_s is None and self.num_utterances:
+            self.first_audio_s = time.perf_counter() - self._text_s
 
-    def add_end(self, utterance: Utterance) -> None:
-        """Note how an utterance ended, also one that is cut short now."""
+    def record_end(self, utterance: Utterance) -> None:
+        """Add the costs of an utterance that has ended or is cancelled now."""
         timing = utterance.timing
         self.synthesis_s += timing.synthesis_s
         if timing.started_s is not None:
@@ -70,8 +59,8 @@ class RequestReport:
         if utterance.finish_reason is not None:
             self.finish_reasons.append(str(utterance.finish_reason))
 
-    def note_error(self, error: BaseException) -> None:
-        """Note that the request failed, or that nobody wants the rest."""
+    def record_failure(self, error: BaseException) -> None:
+        """Record that the request failed or was cancelled."""
         if isinstance(error, Exception):
             self.error = error.code if isinstance(error, Qwen3TTSError) else type(error).__name__
         else:
@@ -79,7 +68,7 @@ class RequestReport:
 
     @property
     def rtf(self) -> float | None:
-        """Seconds of synthesis for a second of audio; None without audio."""
+        """Seconds of synthesis per second of audio; None without audio."""
         return self.busy_s / self.audio_s if self.audio_s and self.busy_s else None
 
     @property
@@ -103,7 +92,7 @@ class RequestReport:
         }
 
     def log(self) -> None:
-        """Write the line."""
+        """Write the log line."""
         _LOGGER.info(
             "Spoke: voice=%s kind=%s language=%s characters=%d sentences=%d first_audio=%s "
             "audio=%.2fs rtf=%s finish=%s",
@@ -115,5 +104,5 @@ class RequestReport:
             "none" if self.first_audio_s is None else f"{self.first_audio_s:.3f}s",
             self.audio_s,
             "none" if self.rtf is None else f"{self.rtf:.2f}",
-            self.finish if self.error is None else self.error,
+            self.error or self.finish,
         )

@@ -1,0 +1,123 @@
+"""``say`` speaks as the server does."""
+
+import io
+import json
+import logging
+import shutil
+import sys
+import wave
+
+import pytest
+
+from tests.conftest import NUM_THREADS
+from tests.support.voice_fixtures import TRANSCRIPT, clip_bytes
+from wyoming_qwen3tts import cli
+
+
+@pytest.fixture(autouse=True)
+def root_logger():
+    """Undo what the command line does to the log, which outlives a test's standard error."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def say(tmp_path, tiny_bundle, capsys, monkeypatch):
+    """Return a function: arguments of ``say`` -> (exit code, output, errors)."""
+    for name in ("0.6B-custom_voice", "0.6B-base", "1.7B-voice_design"):
+        source = tiny_bundle(name)
+        shutil.copytree(source, tmp_path / "data" / source.parent.name / source.name)
+    monkeypatch.setenv("WYOMING_QWEN3TTS_DATA_DIRS", str(tmp_path / "data"))
+    monkeypatch.setenv("WYOMING_QWEN3TTS_THREADS", str(NUM_THREADS))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = cli.main(["say", *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def audio_of(path):
+    with wave.open(str(path)) as wav:
+        assert (wav.getnchannels(), wav.getsampwidth(), wav.getframerate()) == (1, 2, 24_000)
+        return wav.readframes(wav.getnframes())
+
+
+def test_wav_file_and_measurements(say, tmp_path):
+    code, out, _ = say("Hello there.", "--voice", "ryan", "--seed", 1, "--output", "hello.wav")
+    assert code == 0
+    assert "hello.wav: " in out
+    audio = audio_of(tmp_path / "hello.wav")
+    code, out, _ = say("Hello there.", "--voice", "ryan", "--seed", 1, "--json")
+    assert audio_of(tmp_path / "speech.wav") == audio
+    values = json.loads(out)
+    assert (values["voice"], values["seed"]) == ("ryan", 1)
+    assert values["audio_s"] == pytest.approx(len(audio) / 48_000)
+    assert 0 < values["first_audio_s"] <= values["synthesis_s"]
+
+
+def test_pipe_gets_raw_audio_alone(say, monkeypatch, tmp_path):
+    class Pipe(io.TextIOWrapper):
+        pass
+
+    buffer = io.BytesIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Pipe(buffer, write_through=True))
+        assert cli.main(["say", "Hello.", "--voice", "ryan", "--seed", "1", "--output", "-"]) == 0
+        raw = buffer.getvalue()
+    say("Hello.", "--voice", "ryan", "--seed", 1)
+    assert audio_of(tmp_path / "speech.wav") == raw
+
+
+def test_model_is_named_as_for_the_server(say):
+    for name in ("tiny-0.6b-custom_voice", "tiny-0.6b-custom_voice/cpu_fp32"):
+        assert say("Hello.", "--model", name)[0] == 0
+
+
+def test_greedy_is_repeatable_without_a_seed(say, tmp_path):
+    heard = []
+    for _ in range(2):
+        assert say("Hello there.", "--voice", "ryan", "--greedy")[0] == 0
+        heard.append(audio_of(tmp_path / "speech.wav"))
+    assert heard[0] == heard[1]
+
+
+def test_described_voice(say):
+    arguments = ("--model", "tiny-1.7b-voice_design", "--instruct", "A warm voice.")
+    assert say("Hello there.", *arguments)[0] == 0
+
+
+def test_reference_clip_is_cloned(say, tmp_path):
+    clip = tmp_path / "clip.wav"
+    clip.write_bytes(clip_bytes())
+    for text in ([], ["--reference-text", TRANSCRIPT]):
+        assert say("Hello there.", "--reference", clip, *text)[0] == 0
+    assert not (tmp_path / "data" / "voices").exists()
+
+
+def test_nothing_audible_is_no_crash(say):
+    code, out, _ = say("...", "--voice", "ryan")
+    assert code == 0
+    assert "speech.wav: 0.10 s of audio" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--voice", "cedar"], "Unknown voice 'cedar'"),
+        (["--language", "klingon"], "Unknown language 'klingon'"),
+        (["--reference-text", "Hello."], "--reference-text needs --reference"),
+        (["--reference", "no.wav"], "no.wav"),
+        (["--model", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_what_cannot_be_said_leaves_no_file(say, arguments, message, tmp_path):
+    code, _, err = say("Hello.", *arguments)
+    assert code == 1
+    assert message in err
+    assert not (tmp_path / "speech.wav").exists()
