@@ -41,7 +41,7 @@ class Harness:
     def __init__(self, uri: str | None = None, **settings) -> None:
         self.port = free_port()
         self.uri = uri or f"tcp://127.0.0.1:{self.port}"
-        self.config = Config(uri=self.uri, shutdown_timeout=0.5, **settings)
+        self.config = Config(uri=self.uri, shutdown_timeout=1.5, **settings)
         self.source = FakeSpeechSource(frame_s=0.01)
         self.may_load = asyncio.Event()
         self.load_error: Exception | None = None

@@ -69,14 +69,7 @@ class Server:
         metrics: Metrics | None = None,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to serve.
-
-        Args:
-            config: Every setting.
-            create_backend: Gives the speech backend.
-            metrics: Counts errors; the backend counts requests in it.
-            on_stop: Called at the first signal.
-        """
+        """Prepare to serve; ``on_stop`` is called at the first signal."""
         self._config = config
         self._create_backend = create_backend
         self._metrics = metrics or Metrics()
@@ -144,10 +137,8 @@ class Server:
             await listener.stop(config.shutdown_timeout * _CLIENT_SHARE)
 
     async def _wait_for_end(self, listener: Listener) -> None:
-        waits = [
-            asyncio.create_task(self._stop.wait()),
-            asyncio.create_task(listener.wait_for_input_end()),
-        ]
+        ends = (self._stop.wait(), listener.wait_for_input_end())
+        waits = [asyncio.ensure_future(end) for end in ends]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -166,11 +157,7 @@ class Server:
 
 
 def serve(config: Config, create_backend: BackendFactory | None = None) -> None:
-    """Run the server until it is told to stop.
-
-    Args:
-        config: Every setting.
-        create_backend: Gives the speech backend; by default the one that runs the models.
+    """Run the server until it is told to stop; by default with the backend that runs the models.
 
     Raises:
         ConfigError: A setting cannot be used.

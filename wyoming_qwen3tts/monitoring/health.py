@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.protocol.server import ListenerStatus
@@ -21,23 +21,12 @@ STUCK_S: Final = 60.0
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """State of synthesis."""
+    """Requests, the synthesis thread, opened or failed models, and installations."""
 
     num_requests: int
-    """Active and waiting requests."""
     worker: "WorkerStatus"
     models: "list[ModelStatus]"
-    """Models that were opened, or could not be."""
     arrivals: "list[InstallProgress]"
-    """Models that are or were being installed."""
-
-
-@runtime_checkable
-class HasStatus(Protocol):
-    """A speech backend that reports its state."""
-
-    def status(self) -> EngineStatus:
-        """Return the state of synthesis."""
 
 
 class Health(StrEnum):
@@ -58,11 +47,7 @@ class HealthMonitor:
     """Collects the state of one server."""
 
     def __init__(self, clients: Callable[[], ListenerStatus]) -> None:
-        """Start with a backend that is still loading.
-
-        Args:
-            clients: Gives the counts of clients.
-        """
+        """Start with a backend that is still loading; ``clients`` gives the counts of clients."""
         self._clients = clients
         self._backend: object = None
         self._started_s = time.monotonic()
@@ -79,7 +64,8 @@ class HealthMonitor:
     @property
     def engine(self) -> EngineStatus | None:
         """State of synthesis; None while the backend loads or if it does not report any."""
-        return self._backend.status() if isinstance(self._backend, HasStatus) else None
+        status: Callable[[], EngineStatus] | None = getattr(self._backend, "status", None)
+        return None if status is None else status()
 
     @property
     def health(self) -> Health:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import (
@@ -84,18 +85,18 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+@dataclass(frozen=True)
 class _StatusCollector:
     """Reads the state of the server whenever metrics are collected."""
 
-    def __init__(self, monitor: HealthMonitor) -> None:
-        self._monitor = monitor
+    monitor: HealthMonitor
 
     def collect(self) -> Iterable[Metric]:
         """Yield metrics; called by the registry."""
         info = GaugeMetricFamily(f"{_PREFIX}_info", "Server version.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
-        clients = self._monitor.clients
+        clients = self.monitor.clients
         yield _gauge("connections", "Connected clients.", clients.num_connected)
         name = f"{_PREFIX}_connections_accepted"
         yield CounterMetricFamily(name, "Accepted clients.", clients.num_accepted)
@@ -107,7 +108,7 @@ class _StatusCollector:
         yield refused
         threads = threading.active_count()
         yield GaugeMetricFamily("process_threads", "Python threads.", threads)
-        if (status := self._monitor.engine) is not None:
+        if (status := self.monitor.engine) is not None:
             yield from _engine_metrics(status)
 
 

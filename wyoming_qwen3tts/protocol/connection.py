@@ -43,12 +43,11 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True)
 class Client:
-    """The other end of a connection."""
+    """The other end of a connection; the name is for the log."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     name: str
-    """Name in the log."""
     is_pipe: bool = False
     """stdio: the text of a stream ends with the input, and a silent client is kept."""
 
@@ -65,7 +64,7 @@ class ConnectionOptions:
     on_error: Callable[[Exception], None]
     """Called with every error that a client is sent."""
     health: Callable[[], Mapping[str, Any]]
-    """Gives the data of the answer to a ``health`` event."""
+    """Answers the ``health`` event."""
 
 
 class State(Enum):

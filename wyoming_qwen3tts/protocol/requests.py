@@ -6,7 +6,6 @@ speaker where there is none, and raise anything from KeyError to AttributeError 
 
 import asyncio
 import reprlib
-from collections import deque
 from typing import Any, Final
 
 from wyoming.event import Event
@@ -73,7 +72,7 @@ class IncomingText:
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
         self._num_chars = 0
-        self._pieces: deque[str] = deque()
+        self._pieces: list[str] = []
         self._changed = asyncio.Event()
         self.has_ended = False
         """Whether the text is complete."""
@@ -100,7 +99,7 @@ class IncomingText:
 
     @property
     def num_waiting_chars(self) -> int:
-        """Characters that have arrived and were not read yet."""
+        """Characters that were not read yet."""
         return sum(map(len, self._pieces))
 
     def __aiter__(self) -> "IncomingText":
