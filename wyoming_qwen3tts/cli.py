@@ -29,7 +29,7 @@ COMMANDS: Final = {
 A module is imported only when its command is chosen: serving must not need what building needs.
 """
 
-ALIASES: Final = {"status": ("models", "status"), "voices": ("voice", "list")}
+ALIASES: Final = {"status": ("models", "list"), "voices": ("voice", "list")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

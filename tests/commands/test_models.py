@@ -1,13 +1,16 @@
+import asyncio
 import json
 import re
 import shutil
 
 import pytest
 
+from tests.support.fakes import VOICES, FakeSpeechSource
 from tests.support.hub_fixtures import OWN
 from wyoming_qwen3tts import cli
 from wyoming_qwen3tts.models import registry as model_catalogue
 from wyoming_qwen3tts.models.checkpoints import STORE_NAME, downloaded_checkpoints
+from wyoming_qwen3tts.protocol.server import Listener
 
 CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
 
@@ -51,6 +54,56 @@ def test_list_shows_what_there_is_and_what_is_here(models, installed):
     assert by_name[CUSTOM_VOICE]["download_bytes"] == 2_498_383_173
     assert by_name["tiny-0.6b-custom_voice"]["bundles"].keys() == {"cpu_fp32"}
     assert values["states"] == []
+
+
+def add_voice(data_dir, name, **files):
+    folder = data_dir / "voices" / "en" / name
+    folder.mkdir(parents=True)
+    for stem, text in files.items():
+        (folder / f"{stem}.txt").write_text(text)
+
+
+def test_list_shows_voices_and_problems(models, installed, tiny_bundle, tmp_path):
+    data_dir = tmp_path / "data"
+    shutil.copytree(tiny_bundle("1.7B-voice_design"), data_dir / "design" / "cpu_fp32")
+    (data_dir / "design" / "cpu_fp32" / "vocab.json").unlink()
+    (data_dir / "other" / "cpu_int8").mkdir(parents=True)
+    (data_dir / "other" / "cpu_int8" / "manifest.json").write_text("{")
+    add_voice(data_dir, "gran", instruct="An old lady with a bright voice.")
+    add_voice(data_dir, "nobody")
+    code, text = models("list", "--json")
+    report, _ = json.JSONDecoder().raw_decode(text)  # warnings come after it
+    assert code == 0
+    (bundle,) = next(row for row in report["models"] if row["model"] == "tiny-0.6b-custom_voice")[
+        "bundles"
+    ].values()
+    assert bundle["precision"] == "fp32"
+    assert bundle["disk_bytes"] > bundle["weights_bytes"] > 0
+    assert bundle["problem"] is report["server"] is None
+    assert (report["num_library_voices"], report["num_voices"] > 9) == (1, True)
+    for words in ("vocab.json is missing", "manifest.json", "voice nobody"):
+        assert any(words in problem for problem in report["problems"])
+    text = models("list")[1]
+    assert text.count("PROBLEM  ") == 3
+    assert "of them 1 in the library" in text
+
+
+def test_status_is_the_same_and_changes_nothing(tmp_path, capsys):
+    assert cli.main(["status", "--data-dir", str(tmp_path)]) == 0
+    assert "Voices: 0" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_running_server_is_asked(tmp_path, capsys):
+    async with Listener("tcp://127.0.0.1:0", FakeSpeechSource()) as listener:
+        uri = f"tcp://127.0.0.1:{listener.port}"
+        arguments = ["status", "--data-dir", str(tmp_path), "--uri", uri]
+        assert await asyncio.to_thread(cli.main, arguments) == 0
+    text = capsys.readouterr().out
+    assert f"Server {uri}: " in text
+    assert f"{len(VOICES)} voices" in text
+    assert await asyncio.to_thread(cli.main, arguments) == 1
+    assert "does not answer (" in capsys.readouterr().out
 
 
 def test_fetch_check_build_and_remove(models, hub, builds_here, tiny_catalogue, store, tmp_path):

@@ -1,7 +1,6 @@
-"""The status report: of what is installed, and in the server's log."""
+"""The status report in the server's log."""
 
 import asyncio
-import json
 import logging
 import os
 import shutil
@@ -11,8 +10,6 @@ from contextlib import aclosing
 import pytest
 
 from tests.conftest import NUM_THREADS
-from tests.support.fakes import VOICES, FakeSpeechSource
-from wyoming_qwen3tts.cli import main
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.engine.model_pool import ModelPool, ModelUsage
@@ -21,7 +18,6 @@ from wyoming_qwen3tts.errors import BundleError, RequestError, SynthesisError
 from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import read_bundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.protocol.server import Listener
 
 CUSTOM = "0.6B-custom_voice"
 
@@ -42,76 +38,6 @@ def data_dir(tiny_bundle, tmp_path):
     source = tiny_bundle(CUSTOM, "int8")
     shutil.copytree(source, tmp_path / source.parent.name / source.name)
     return tmp_path
-
-
-def add_voice(data_dir, name, **files):
-    folder = data_dir / "voices" / "en" / name
-    folder.mkdir(parents=True)
-    for stem, text in files.items():
-        (folder / f"{stem}.txt").write_text(text)
-
-
-def status(*arguments, capsys):
-    code = main(["status", *map(str, arguments)])
-    return code, capsys.readouterr().out
-
-
-# The command.
-
-
-def test_models_voices_and_problems_are_listed(data_dir, tiny_bundle, capsys):
-    shutil.copytree(tiny_bundle("1.7B-voice_design"), data_dir / "design" / "cpu_fp32")
-    (data_dir / "design" / "cpu_fp32" / "vocab.json").unlink()
-    (data_dir / "other" / "cpu_int8").mkdir(parents=True)
-    (data_dir / "other" / "cpu_int8" / "manifest.json").write_text("{")
-    add_voice(data_dir, "gran", instruct="An old lady with a bright voice.")
-    add_voice(data_dir, "nobody")
-    custom = read_bundle(next(data_dir.glob("tiny-*/cpu_int8")))
-
-    code, text = status("--data-dir", data_dir, "--json", capsys=capsys)
-    report = json.loads(text)
-    assert code == 0
-    first, second = report["models"]
-    assert first["precision"] == "int8"
-    assert first["disk_bytes"] == custom.num_bytes > first["weights_bytes"] > 0
-    assert first["problem"] is first["memory_bytes"] is report["server"] is None
-    assert "vocab.json is missing" in second["problem"]
-    assert report["num_library_voices"] == 1
-    assert report["num_voices"] > 9
-    assert any("manifest.json" in problem for problem in report["problems"])
-    assert any("nobody" in problem for problem in report["problems"])
-
-    _, text = status("--data-dir", data_dir, capsys=capsys)
-    assert "  ready" in text
-    assert "vocab.json is missing" in text
-    assert text.count("PROBLEM  ") == 2
-
-
-def test_nothing_installed_is_said_and_nothing_is_built(tmp_path, capsys):
-    code, text = status("--data-dir", tmp_path, capsys=capsys)
-    assert code == 0
-    assert "No model is installed" in text
-    assert not list(tmp_path.iterdir())
-
-
-def test_memory_is_measured_on_demand(data_dir, capsys):
-    arguments = ("--data-dir", data_dir, "--measure", "--threads", NUM_THREADS, "--json")
-    (model,) = json.loads(status(*arguments, capsys=capsys)[1])["models"]
-    assert model["load_s"] > 0
-    assert 1_000_000 < model["memory_bytes"] < 1_000_000_000
-
-
-async def test_a_running_server_is_asked(tmp_path, capsys):
-    async with Listener("tcp://127.0.0.1:0", FakeSpeechSource()) as listener:
-        uri = f"tcp://127.0.0.1:{listener.port}"
-        arguments = ["--data-dir", tmp_path, "--uri", uri]
-        code, text = await asyncio.to_thread(status, *arguments, capsys=capsys)
-    assert code == 0
-    assert f"Server {uri}: " in text
-    assert f"{len(VOICES)} voices" in text
-    code, text = await asyncio.to_thread(status, *arguments, capsys=capsys)
-    assert code == 1
-    assert "does not answer" in text
 
 
 # The server's log.

@@ -185,7 +185,7 @@ def test_the_start_of_a_hash_is_enough_to_refuse(scene):
 def test_truncated_file_is_downloaded_again(scene):
     directory = scene.fetch(known=KNOWN)
     (directory / BIG).write_bytes(b"half")
-    with pytest.raises(DownloadError, match="is not on this machine"):
+    with pytest.raises(DownloadError, match="is not completely on this machine"):
         scene.fetch(known=KNOWN, offline=True)
     scene.check(scene.fetch(known=KNOWN))
 
@@ -232,8 +232,7 @@ def test_hub_that_stays_busy_is_given_up_and_used_later(scene):
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Retry-After": "3000"}, {"ratelimit": '"resolvers";r=0;t=3000'}],
-    ids=["after", "limit"],
+    [{"Retry-After": "3000"}],
 )
 def test_hub_that_asks_for_a_long_pause_is_given_up_at_once(scene, headers):
     scene.hub.fail(LISTING, status=429, headers=headers, times=-1)
@@ -322,7 +321,7 @@ def test_offline_with_something_missing(scene, monkeypatch, switch):
     scene.hub.requests.clear()
     if switch == "environment":
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DownloadError, match=f"{BIG} of {REPO} is not on this machine"):
+    with pytest.raises(DownloadError, match=f"{REPO} is not completely on this machine"):
         scene.fetch(offline=switch == "flag")
     assert scene.hub.requests == []
 
@@ -404,7 +403,7 @@ def test_full_disk_is_named_and_what_came_is_kept(scene, monkeypatch):
         return write(file, data)
 
     monkeypatch.setattr(download._ReportedFile, "write", limited)
-    with pytest.raises(DownloadError, match=r"The disk .* is full; .* what has arrived is kept"):
+    with pytest.raises(DownloadError, match=r"The disk .* is full; .* the rest is kept"):
         scene.fetch()
     monkeypatch.undo()
     use_endpoint(monkeypatch, scene.hub.endpoint)

@@ -118,7 +118,7 @@ def test_kept_checkpoint_builds_again_without_the_network(workshop, hub, tiny_ca
 def test_nothing_there_and_no_network_allowed(workshop, hub, tiny_catalogue):
     final = workshop.attempt(CUSTOM_VOICE, local_files_only=True)
     assert (final.state, final.retry_s) == ("failed", None)
-    assert "not on this machine" in final.message
+    assert "not completely on this machine" in final.message
     assert hub.requests == []
 
 
@@ -337,9 +337,7 @@ def test_disk_that_is_too_small_for_the_bundle(workshop, hub):
 
 def test_data_directory_that_cannot_be_written_is_named(workshop, hub):
     workshop.data_dir.write_text("in the way")
-    job = InstallJob(
-        BuildRequest("x", "int8", workshop.data_dir / "x", workshop.data_dir, "owner/x")
-    )
+    job = InstallJob(BuildRequest("x", "int8", workshop.data_dir, "owner/x"))
     install(job, workshop.progress.append)
     assert "choose another --data-dir" in workshop.progress[-1].message
 

@@ -5,7 +5,6 @@ import pytest
 
 from wyoming_qwen3tts.models import progress as progress_module
 from wyoming_qwen3tts.models.progress import (
-    BarReporter,
     EtaEstimator,
     InstallProgress,
     LogReporter,
@@ -64,20 +63,6 @@ def test_log_has_a_line_for_each_tenth_and_each_minute(clock, caplog):
     log(progress("failed", message="No room."))
     assert [record.levelname for record in caplog.records[10:]] == ["INFO", "INFO", "ERROR"]
     assert caplog.records[-1].getMessage() == f"{MODEL}: No room."
-
-
-def test_bar_moves_and_disappears(capsys):
-    bar = BarReporter()
-    for each in (
-        progress("fetching", 0.5, "weights"),
-        progress("building", 0.2),
-        progress("ready", 1.0),
-    ):
-        bar(each)
-    text = capsys.readouterr().err
-    assert "fetching weights" in text
-    assert " 50%" in text
-    assert "building" in text
 
 
 def test_progress_travels_as_a_line_of_json(tmp_path):

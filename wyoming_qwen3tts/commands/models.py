@@ -1,15 +1,11 @@
-"""``models``: list, fetch, build, check, remove and tidy up models; ``status``: show what works."""
+"""``models``: list, fetch, build, check, remove and tidy up models."""
 
 import argparse
 import asyncio
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +14,8 @@ from tqdm import tqdm
 from wyoming_qwen3tts.commands.health import ask_server
 from wyoming_qwen3tts.commands.table import print_table
 from wyoming_qwen3tts.config import Config, add_flags, is_given
-from wyoming_qwen3tts.errors import BuildError, BundleError, ConfigError
+from wyoming_qwen3tts.errors import BuildError, ConfigError
 from wyoming_qwen3tts.files import leftovers, remove_directory
-from wyoming_qwen3tts.machine import resident_memory_bytes
 from wyoming_qwen3tts.models.bundles import (
     InstalledBundle,
     installed_bundles,
@@ -38,7 +33,7 @@ from wyoming_qwen3tts.models.checkpoints import (
 )
 from wyoming_qwen3tts.models.install import InstallJob, Keep
 from wyoming_qwen3tts.models.installer import run_install
-from wyoming_qwen3tts.models.progress import InstallProgress, make_reporter, read_progress
+from wyoming_qwen3tts.models.progress import InstallProgress, LogReporter, read_progress
 from wyoming_qwen3tts.models.references import (
     WORK_NAME,
     build_request,
@@ -47,7 +42,6 @@ from wyoming_qwen3tts.models.references import (
     resolve,
 )
 from wyoming_qwen3tts.models.registry import PublishedModel, find_model, published_models
-from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.voices.catalog import Catalog
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import escape_control_chars
@@ -59,8 +53,7 @@ _ASK_TIMEOUT_S: Final = 5.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``models`` and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list the published and the installed models")
-    status = actions.add_parser("status", help="show installed models, voices, and problems")
+    listing = actions.add_parser("list", help="list models, voices, progress and problems")
     fetch = actions.add_parser("fetch", help="download a model's checkpoint without building")
     build = actions.add_parser("build", help="download what is missing and build the bundle")
     remove = actions.add_parser("remove", help="remove a model: its bundles and its checkpoint")
@@ -75,15 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="MODEL",
             help="a name or name/int4, a repository (owner/name), or a path (./checkpoint)",
         )
-    for action in (listing, status):
-        action.add_argument("--json", action="store_true", help="print JSON")
-    status.add_argument(
-        "--measure", action="store_true", help="open each model, measure its memory and time"
-    )
-    add_flags(status, "data_dirs", "threads", "uri")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_flags(listing, "data_dirs", "uri")
     add_flags(fetch, "data_dirs", "precision", "local_files_only")
     add_flags(build, "data_dirs", "precision", "local_files_only", "keep_checkpoint")
-    for action in (listing, remove, prune, check):
+    for action in (remove, prune, check):
         add_flags(action, "data_dirs")
 
 
@@ -96,9 +85,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
     data_dirs = config.data_paths
     match args.action:
         case "list":
-            return _list(data_dirs, as_json=args.json)
-        case "status":
-            return _status(args, config)
+            return _list(args, config)
         case "fetch" | "build":
             return _install(args, config)
         case "remove":
@@ -112,42 +99,43 @@ def run(args: argparse.Namespace, config: Config) -> int:
 # List
 
 
-def _list(data_dirs: Sequence[Path], *, as_json: bool) -> int:
+def _list(args: argparse.Namespace, config: Config) -> int:
+    data_dirs = config.data_paths
     bundles, problems = scan_bundles(data_dirs)
-    rows = [_model_row(model, bundles, data_dirs) for model in published_models()]
-    known = {model.bundle_name for model in published_models()}
+    rows = [_published_row(model, bundles, data_dirs) for model in published_models()]
+    published = {model.bundle_name for model in published_models()}
     rows += [
-        {"model": name, "licence": "", "features": [], "download_bytes": 0, "fetched_bytes": 0}
-        | {"bundles": _sizes(name, bundles)}
-        for name in sorted({bundle.manifest.name for bundle in bundles} - known)
+        {"model": name, "bundles": _bundle_rows(name, bundles)}
+        for name in sorted({bundle.manifest.name for bundle in bundles} - published)
     ]
-    running = [progress for data_dir in data_dirs for progress in _running(data_dir)]
-    if as_json:
-        values = {"models": rows, "states": [vars(progress) for progress in running]}
-        print(json.dumps(values, indent=2, ensure_ascii=False))
-        return 0
-    table = [["MODEL", "INSTALLED", "FETCHED", "DOWNLOAD", "FEATURES", "LICENCE"]]
-    for row in rows:
-        installed = " ".join(f"{name} {_megabytes(size)}" for name, size in row["bundles"].items())
-        table.append(
-            [
-                row["model"],
-                installed or "-",
-                _megabytes(row["fetched_bytes"]),
-                _megabytes(row["download_bytes"]),
-                ", ".join(row["features"]),
-                row["licence"],
-            ]
-        )
-    print_table(table)
-    for progress in running:
-        print(f"{progress.model}: {progress.describe()}")
-    for problem in [*problems, *_outdated(data_dirs)]:
-        print(f"PROBLEM  {problem}")
-    return 0
+    library = VoiceLibrary(data_dirs)
+    voices = library.scan()
+    problems += [damage for bundle in bundles if (damage := bundle.damage()) is not None]
+    problems += [
+        f"{bundle.directory} has another format version; the server builds it again"
+        for bundle in outdated_bundles(data_dirs)
+    ]
+    problems += [
+        f"voice {voice.name} ({escape_control_chars(str(voice.directory))}): {voice.problem}"
+        for voice in voices
+        if voice.problem is not None
+    ]
+    report: dict[str, Any] = {
+        "models": rows,
+        "states": [vars(each) for data_dir in data_dirs for each in _running(data_dir)],
+        "num_voices": len(Catalog(bundles, library, {}).combine(voices)),
+        "num_library_voices": sum(voice.problem is None for voice in voices),
+        "problems": problems,
+        "server": _ask(config.uri) if is_given(args, "uri") else None,
+    }
+    if args.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _print_report(report)
+    return 1 if report["server"] and report["server"]["problem"] else 0
 
 
-def _model_row(
+def _published_row(
     model: PublishedModel, bundles: Sequence[InstalledBundle], data_dirs: Sequence[Path]
 ) -> dict[str, Any]:
     downloaded = [each for data_dir in data_dirs for each in downloaded_checkpoints(data_dir)]
@@ -162,14 +150,23 @@ def _model_row(
         "features": list(model.features),
         "download_bytes": model.num_bytes,
         "fetched_bytes": sum(each.num_bytes for each in downloaded if each.repo == model.repo),
-        "bundles": _sizes(model.bundle_name, bundles),
+        "bundles": _bundle_rows(model.bundle_name, bundles),
         "measured": {name: vars(values) for name, values in model.measured.items()},
     }
 
 
-def _sizes(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, int]:
-    named = [bundle for bundle in bundles if bundle.manifest.name == name]
-    return {bundle.directory.name: bundle.num_bytes for bundle in named}
+def _bundle_rows(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, dict[str, Any]]:
+    return {
+        bundle.directory.name: {
+            "directory": str(bundle.directory),
+            "precision": bundle.manifest.recipe,
+            "disk_bytes": bundle.num_bytes,
+            "weights_bytes": bundle.open_bytes,
+            "problem": bundle.damage(),
+        }
+        for bundle in bundles
+        if bundle.manifest.name == name
+    }
 
 
 def _running(data_dir: Path) -> list[InstallProgress]:
@@ -180,129 +177,41 @@ def _running(data_dir: Path) -> list[InstallProgress]:
     return [progress for progress in found if progress is not None and not progress.is_over]
 
 
-def _outdated(data_dirs: Sequence[Path]) -> list[str]:
-    return [
-        f"{bundle.directory} has another format version; the server builds it again"
-        for bundle in outdated_bundles(data_dirs)
-    ]
-
-
-# Status
-
-
-def _status(args: argparse.Namespace, config: Config) -> int:
-    data_dirs = config.data_paths
-    bundles, problems = scan_bundles(data_dirs)
-    problems += _outdated(data_dirs)
-    library = VoiceLibrary(data_dirs)
-    entries = library.scan()
-    problems += [
-        f"voice {entry.name} ({escape_control_chars(str(entry.directory))}): {entry.problem}"
-        for entry in entries
-        if entry.problem
-    ]
-    models = [_model_status(bundle) for bundle in bundles]
-    if args.measure:
-        for model in models:
-            _measure_into(model, config.num_threads)
-    report: dict[str, Any] = {
-        "models": models,
-        "num_voices": len(Catalog(bundles, library, {}).combine(entries)),
-        "num_library_voices": sum(entry.problem is None for entry in entries),
-        "problems": problems,
-        "server": _ask(config.uri) if is_given(args, "uri") else None,
-    }
-    if args.json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
-    else:
-        _print_status(report)
-    return 1 if report["server"] and report["server"]["problem"] else 0
-
-
-def _model_status(bundle: InstalledBundle) -> dict[str, Any]:
-    return {
-        "name": bundle.manifest.name,
-        "directory": str(bundle.directory),
-        "model_type": bundle.manifest.facts.model_type,
-        "precision": bundle.manifest.recipe,
-        "disk_bytes": bundle.num_bytes,
-        "weights_bytes": bundle.open_bytes,
-        "memory_bytes": None,
-        "load_s": None,
-        "problem": bundle.damage(),
-    }
-
-
-def _measure_into(model: dict[str, Any], num_threads: int) -> None:
-    """Open a model in a new process, where nothing else takes memory."""
-    if model["problem"] is not None:
-        return
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
-        try:
-            opened = process.submit(measure_opening, Path(model["directory"]), num_threads).result()
-            model["load_s"], model["memory_bytes"] = opened
-        except (BundleError, BrokenProcessPool) as error:
-            model["problem"] = str(error)
-
-
-def measure_opening(directory: Path, num_threads: int) -> tuple[float, int | None]:
-    """Open a bundle; return the seconds and the resident memory that it took.
-
-    Raises:
-        BundleError: It cannot be opened.
-    """
-    before_bytes = resident_memory_bytes()
-    started_s = time.perf_counter()
-    model = open_bundle(directory, num_threads)
-    load_s = time.perf_counter() - started_s
-    after_bytes = resident_memory_bytes()
-    del model
-    is_known = before_bytes is not None and after_bytes is not None
-    return load_s, (after_bytes or 0) - (before_bytes or 0) if is_known else None
-
-
 def _ask(uri: str) -> dict[str, Any]:
     """Return what a running server reports about itself."""
     try:
         programs = asyncio.run(ask_server(uri, _ASK_TIMEOUT_S)).tts
     except OSError as error:
         problem = f"does not answer ({str(error) or type(error).__name__})"
-        return {"uri": uri, "name": None, "version": None, "num_voices": 0, "problem": problem}
+        return {"uri": uri, "problem": problem}
     num_voices = sum(len(program.voices) for program in programs)
     name, version = programs[0].name, programs[0].version
     return {"uri": uri, "name": name, "version": version, "num_voices": num_voices, "problem": None}
 
 
-def _print_status(report: dict[str, Any]) -> None:
-    models = report["models"]
-    if models:
-        print_table([["MODEL", "PRECISION", "DISK", "MEMORY", "STATE"], *map(_status_row, models)])
-        if any(model["memory_bytes"] is None for model in models):
-            print("~ is the size of the weights that stay open; --measure opens the models.")
-    else:
-        print("No model is installed; see: wyoming-qwen3tts models list")
+def _print_report(report: dict[str, Any]) -> None:
+    table = [["MODEL", "INSTALLED", "FETCHED", "DOWNLOAD", "FEATURES", "LICENCE"]]
+    for row in report["models"]:
+        sizes = [f"{name} {_megabytes(it['disk_bytes'])}" for name, it in row["bundles"].items()]
+        table.append(
+            [
+                row["model"],
+                " ".join(sizes) or "-",
+                _megabytes(row.get("fetched_bytes", 0)),
+                _megabytes(row.get("download_bytes", 0)),
+                ", ".join(row.get("features", ())),
+                row.get("licence", ""),
+            ]
+        )
+    print_table(table)
     print(f"Voices: {report['num_voices']}, of them {report['num_library_voices']} in the library")
+    for state in report["states"]:
+        print(f"{state['model']}: {InstallProgress(**state).describe()}")
     for problem in report["problems"]:
         print(f"PROBLEM  {problem}")
     if (server := report["server"]) is not None:
-        words = f"{server['name']} {server['version']}, {server['num_voices']} voices"
-        print(f"Server {server['uri']}: {server['problem'] or words}")
-
-
-def _status_row(model: dict[str, Any]) -> list[str]:
-    if model["memory_bytes"] is None:
-        memory = f"~{_megabytes(model['weights_bytes'])}"
-    else:
-        memory = _megabytes(model["memory_bytes"])
-    state = "ready" if model["load_s"] is None else f"opens in {model['load_s']:.1f} s"
-    problem = model["problem"]
-    return [
-        model["name"],
-        model["precision"],
-        _megabytes(model["disk_bytes"]),
-        memory,
-        f"PROBLEM: {problem}" if problem else state,
-    ]
+        words = server["problem"] or "{name} {version}, {num_voices} voices".format(**server)
+        print(f"Server {server['uri']}: {words}")
 
 
 # Fetch and build
@@ -318,7 +227,7 @@ def _install(args: argparse.Namespace, config: Config) -> int:
             continue
         keep: Keep = "all" if is_fetch or config.keep_checkpoint else "nothing"
         job = InstallJob(request, is_fetch, config.local_files_only, keep)
-        final = asyncio.run(run_install(job, make_reporter()))
+        final = asyncio.run(run_install(job, LogReporter()))
         if final.state == "failed":
             raise BuildError(final.message)
         if is_fetch:

@@ -7,13 +7,12 @@ keeps the incomplete file of an interrupted transfer, which huggingface_hub woul
 import errno
 import hashlib
 import io
-import json
 import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
 
@@ -47,6 +46,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _LIBRARY: Final = "wyoming-qwen3tts"
 _MEGABYTE: Final = 1_000_000
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _CHUNK_BYTES: Final = 1 << 18
 _SHA256_DIGITS: Final = 64
 # One damaged transfer may be chance; a second one is a proxy or mirror that changes the file.
@@ -57,6 +57,7 @@ _MAX_BACKOFF_S: Final = 30.0
 # A hub that asks for a longer pause is reported instead.
 _MAX_WAIT_S: Final = 300.0
 _BUSY_STATUSES: Final = {408, 416, 425, 429}
+_FIRST_SERVER_ERROR: Final = 500
 _FULL_DISK: Final = {errno.ENOSPC, errno.EDQUOT}
 
 Found = TypeVar("Found")
@@ -65,7 +66,7 @@ Found = TypeVar("Found")
 @dataclass(frozen=True)
 class _RemoteFile:
     path: str
-    num_bytes: int | None
+    num_bytes: int
     sha256: str
     """All digits, or the first ones, or empty."""
     git_sha1: str
@@ -92,12 +93,13 @@ class Downloader:
         self._data_dir = data_dir
         self._report = report
         self._is_offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
-        # A connection that breaks loses the current chunk; the default is 10 MB.
-        constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
+        self._caches = (data_dir / STORE_NAME, Path(constants.HF_HUB_CACHE))
         self._finished_bytes = 0
         self._total_bytes = 0
         self._position = 0
         """Bytes of the current file."""
+        # A connection that breaks loses the current chunk; the default is 10 MB.
+        constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
 
     def fetch(
         self,
@@ -125,50 +127,50 @@ class Downloader:
         """
         for path in paths:
             _check_path(path)
-        by_path = {file.path: file for file in known}
+        published = {file.path: file for file in known}
         needed = [path for path in paths if path not in optional]
-
-        def local(commit: str) -> Path | None:
-            return self._local(repo, commit, needed, by_path)
-
-        is_pinned = is_commit(revision)
-        if (is_pinned or self._is_offline) and (directory := local(revision)) is not None:
-            return directory
+        is_pinned = _COMMIT.fullmatch(revision) is not None
+        here = self._find_local(repo, revision, needed, published)
+        if here is not None and (is_pinned or self._is_offline):
+            return here
         if self._is_offline:
-            raise _offline_error(repo, self._first_missing(repo, revision, needed))
+            raise DownloadError(
+                f"{repo} is not completely on this machine, and downloads are switched off; run "
+                "once without --local-files-only (or HF_HUB_OFFLINE)."
+            )
         try:
             commit, listed = self._retry(lambda: _list_files(repo, revision))
         except UnavailableError as error:
-            if (directory := local(revision)) is None:
+            if here is None:
                 raise
             _LOGGER.warning("%s Using the last known state of %s", error, repo)
-            return directory
-        if (directory := local(commit)) is None:
-            files = _select(repo, revision, paths, optional, listed, by_path)
+            return here
+        directory = self._find_local(repo, commit, needed, published)
+        if directory is None:
             directory = checkpoint_directory(self._data_dir, repo, commit)
+            wanted = [path for path in paths if path in listed or path not in optional]
+            files = [_select(repo, revision, path, listed, published) for path in wanted]
             self._fetch_missing(repo, commit, directory, files, extra_bytes)
         if not is_pinned:
             record_commit(self._data_dir, repo, revision, commit)
         return directory
 
-    def _local(
+    def _find_local(
         self, repo: str, revision: str, paths: Sequence[str], known: dict[str, CheckpointFile]
     ) -> Path | None:
-        """Return a directory on this machine that has all files, of our own or the user's cache."""
-        for cache in (self._data_dir / STORE_NAME, Path(constants.HF_HUB_CACHE)):
-            found = [_cached(cache, repo, revision, path) for path in paths]
+        """Return a directory with all files, in our own cache or the user's."""
+        for cache in self._caches:
+            with _errors(repo, revision, "its files"):
+                found = [
+                    try_to_load_from_cache(repo, path, cache_dir=cache, revision=revision)
+                    for path in paths
+                ]
             if all(
-                file is not None and _is_complete(file, known.get(path))
+                isinstance(file, str) and _has_size(Path(file), known.get(path))
                 for file, path in zip(found, paths, strict=True)
             ):
-                first = Path(found[0] or "")
-                return first.parents[len(PurePosixPath(paths[0]).parts) - 1]
+                return Path(str(found[0])).parents[paths[0].count("/")]
         return None
-
-    def _first_missing(self, repo: str, revision: str, paths: Sequence[str]) -> str:
-        store = self._data_dir / STORE_NAME
-        missing = (path for path in paths if _cached(store, repo, revision, path) is None)
-        return next(missing, paths[0])
 
     def _fetch_missing(
         self,
@@ -179,18 +181,10 @@ class Downloader:
         extra_bytes: int,
     ) -> None:
         missing = [file for file in files if _size(directory / file.path) != file.num_bytes]
-        self._total_bytes = sum(file.num_bytes or 0 for file in files)
-        missing_bytes = sum(file.num_bytes or 0 for file in missing)
+        missing_bytes = sum(file.num_bytes for file in missing)
+        self._total_bytes = sum(file.num_bytes for file in files)
         self._finished_bytes = self._total_bytes - missing_bytes
-        here = sum(_size(_part(directory / file.path)) or 0 for file in missing)
-        self._check_space(repo, missing_bytes - here, extra_bytes)
-        for file in missing:
-            self._position = 0
-            with _errors(repo, commit, file.path, self._data_dir):
-                self._fetch_file(repo, commit, directory / file.path, file)
-            self._finished_bytes += file.num_bytes or 0
-
-    def _check_space(self, repo: str, needed: int, extra_bytes: int) -> None:
+        needed = missing_bytes - sum(_size(_part(directory / file.path)) for file in missing)
         free = free_disk_bytes(self._data_dir)
         if free < needed + extra_bytes:
             extra = f" and {extra_bytes // _MEGABYTE} MB for the bundle" if extra_bytes else ""
@@ -198,6 +192,11 @@ class Downloader:
                 f"{repo} needs {needed // _MEGABYTE} MB{extra}, but {self._data_dir} has "
                 f"{free // _MEGABYTE} MB free; make room, or choose another --data-dir."
             )
+        for file in missing:
+            self._position = 0
+            with _errors(repo, commit, file.path, self._data_dir):
+                self._fetch_file(repo, commit, directory / file.path, file)
+            self._finished_bytes += file.num_bytes
 
     def _fetch_file(self, repo: str, commit: str, target: Path, file: _RemoteFile) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -221,12 +220,11 @@ class Downloader:
 
     def _find_copy(self, file: _RemoteFile) -> Path | None:
         """Return the same file of another checkpoint: the codec is in all of them."""
-        if len(file.sha256) != _SHA256_DIGITS:
-            return None
-        for cache in (self._data_dir / STORE_NAME, Path(constants.HF_HUB_CACHE)):
-            for path in cache.glob(f"models--*/snapshots/*/{file.path}"):
-                if _size(path) == file.num_bytes and _problem(path, file) is None:
-                    return path
+        if len(file.sha256) == _SHA256_DIGITS:
+            for cache in self._caches:
+                for path in cache.glob(f"models--*/snapshots/*/{file.path}"):
+                    if _problem(path, file) is None:
+                        return path
         return None
 
     def _transfer(self, repo: str, commit: str, target: Path, file: _RemoteFile) -> None:
@@ -235,31 +233,29 @@ class Downloader:
         def written(position: int) -> None:
             self._position = position
             done = self._finished_bytes + position
-            fraction = min(done / max(self._total_bytes, 1), 1.0)
             megabytes = f"{done // _MEGABYTE} of {self._total_bytes // _MEGABYTE} MB"
+            fraction = min(done / max(self._total_bytes, 1), 1.0)
             self._report(fraction, f"{file.path}, {megabytes}")
 
-        url = hf_hub_url(repo, file.path, revision=commit)
         headers = build_hf_headers(library_name=_LIBRARY, library_version=__version__)
-        headers["Accept-Encoding"] = "identity"
         with (
             _errors(repo, commit, file.path, self._data_dir),
             _ReportedFile(_part(target), written) as part,
         ):
-            if file.num_bytes is not None and part.tell() > file.num_bytes:
+            if part.tell() > file.num_bytes:
                 part.truncate(0)
             http_get(
-                url,
+                hf_hub_url(repo, file.path, revision=commit),
                 part,
                 resume_size=part.seek(0, io.SEEK_END),
-                headers=headers,
+                headers=headers | {"Accept-Encoding": "identity"},
                 expected_size=file.num_bytes,
                 displayed_filename=file.path,
                 _nb_retries=0,
             )
 
     def _retry(self, action: Callable[[], Found]) -> Found:
-        """Repeat what may work later; bytes that arrive give all retries back."""
+        """Repeat an action that may work later; bytes that arrive restart the count."""
         num_failures, furthest = 0, -1
         while True:
             try:
@@ -288,24 +284,6 @@ class _ReportedFile(io.FileIO):
         return count
 
 
-def is_commit(revision: str) -> bool:
-    """Whether a revision is a commit, which always means the same files."""
-    return re.fullmatch(r"[0-9a-f]{40}", revision) is not None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        DownloadError: It holds none.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return dict(values)
-    except (OSError, ValueError, TypeError) as error:
-        raise DownloadError(f"{path} cannot be read ({error}); remove it and try again.") from error
-
-
 def _list_files(repo: str, revision: str) -> tuple[str, dict[str, _RemoteFile]]:
     """Return the commit of a revision, and its files by path."""
     with _errors(repo, revision, "its list of files"):
@@ -316,47 +294,36 @@ def _list_files(repo: str, revision: str) -> tuple[str, dict[str, _RemoteFile]]:
             timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
         )
         commit = str(info.sha)
-        if not is_commit(commit):
+        if not _COMMIT.fullmatch(commit):
             raise ValueError(commit)
-    files = {
-        each.rfilename: _RemoteFile(
-            each.rfilename,
-            each.size,
-            each.lfs.sha256 if each.lfs else "",
-            "" if each.lfs else each.blob_id or "",
-        )
-        for each in info.siblings or ()
-    }
+    files = {}
+    for each in info.siblings or ():
+        sha256, git_sha1 = (each.lfs.sha256, "") if each.lfs else ("", each.blob_id or "")
+        files[each.rfilename] = _RemoteFile(each.rfilename, each.size or 0, sha256, git_sha1)
     return commit, files
 
 
 def _select(
     repo: str,
     revision: str,
-    paths: Sequence[str],
-    optional: Collection[str],
+    path: str,
     listed: dict[str, _RemoteFile],
     known: dict[str, CheckpointFile],
-) -> list[_RemoteFile]:
-    selected = []
-    for path in paths:
-        file = listed.get(path)
-        if file is None:
-            if path in optional:
-                continue
-            raise DownloadError(
-                f"{repo} has no file {path} at revision {revision}; name another revision, or a "
-                "repository in the official layout."
-            )
-        expected = known[path].sha256 if path in known else ""
-        if file.sha256 and not file.sha256.startswith(expected):
-            raise DownloadError(
-                f"{constants.ENDPOINT} has another {path} of {repo} than the published one "
-                f"(sha256 {file.sha256}, not {expected}); check HF_ENDPOINT."
-            )
-        sha256 = file.sha256 or expected
-        selected.append(_RemoteFile(path, file.num_bytes, sha256, file.git_sha1))
-    return selected
+) -> _RemoteFile:
+    """Return a listed file with the published hash, which it must have."""
+    file = listed.get(path)
+    if file is None:
+        raise DownloadError(
+            f"{repo} has no file {path} at revision {revision}; name another revision, or a "
+            "repository in the official layout."
+        )
+    expected = known[path].sha256 if path in known else ""
+    if file.sha256 and not file.sha256.startswith(expected):
+        raise DownloadError(
+            f"{constants.ENDPOINT} has another {path} of {repo} than the published one "
+            f"(sha256 {file.sha256}, not {expected}); check HF_ENDPOINT."
+        )
+    return replace(file, sha256=file.sha256 or expected)
 
 
 def _check_path(path: str) -> None:
@@ -366,50 +333,32 @@ def _check_path(path: str) -> None:
         raise DownloadError(f"The file name {path!r} is not allowed in a repository.")
 
 
-def _cached(cache: Path, repo: str, revision: str, path: str) -> Path | None:
-    try:
-        found = try_to_load_from_cache(repo, path, cache_dir=cache, revision=revision)
-    except HFValidationError as error:
-        raise DownloadError(f"{repo!r} is not the name of a repository.") from error
-    return Path(found) if isinstance(found, str) else None
-
-
-def _is_complete(file: Path, known: CheckpointFile | None) -> bool:
-    is_exact = known is not None and len(known.sha256) == _SHA256_DIGITS
-    return not is_exact or known is None or _size(file) == known.bytes
-
-
 def _part(target: Path) -> Path:
     return target.with_name(f"{target.name}{PART_SUFFIX}")
 
 
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _has_size(path: Path, known: CheckpointFile | None) -> bool:
+    is_exact = known is not None and len(known.sha256) == _SHA256_DIGITS
+    return not is_exact or known is None or _size(path) == known.bytes
 
 
 def _problem(path: Path, file: _RemoteFile) -> str | None:
     """Return how a file differs from what the hub or the registry states."""
-    size = path.stat().st_size
-    if file.num_bytes is not None and size != file.num_bytes:
+    size = _size(path)
+    if size != file.num_bytes:
         return f"{size} bytes, not {file.num_bytes}"
     if file.sha256:
         with path.open("rb") as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()
-        if not found.startswith(file.sha256):
-            return f"sha256 {found}, not {file.sha256}"
-    elif file.git_sha1:
-        data = b"blob %d\0" % size + path.read_bytes()
-        found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-        if found != file.git_sha1:
-            return f"git hash {found}, not {file.git_sha1}"
-    return None
-
-
-def _offline_error(repo: str, path: str) -> DownloadError:
-    return DownloadError(
-        f"{path} of {repo} is not on this machine, and downloads are switched off; run once "
-        "without --local-files-only (or HF_HUB_OFFLINE)."
-    )
+        return None if found.startswith(file.sha256) else f"sha256 {found}, not {file.sha256}"
+    data = b"blob %d\0" % size + path.read_bytes()
+    found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+    is_equal = file.git_sha1 in ("", found)
+    return None if is_equal else f"git hash {found}, not {file.git_sha1}"
 
 
 @contextmanager
@@ -427,16 +376,12 @@ def _errors(repo: str, revision: str, what: str, data_dir: Path | None = None) -
             f"{address} does not answer as a model hub does; check HF_ENDPOINT and proxy settings."
         ) from error
     except OSError as error:
-        if error.errno is None:
-            raise UnavailableError(
-                f"{what} of {repo} ended too early; check the network, and the proxy before "
-                f"{address}."
-            ) from error
+        if error.errno is None:  # huggingface_hub's check of the size
+            text = f"{what} of {repo} ended too early; check the network, and proxies on the way."
+            raise UnavailableError(text) from error
         if error.errno in _FULL_DISK:
-            raise DownloadError(
-                f"The disk of {data_dir} is full; make room and start again, what has arrived is "
-                "kept."
-            ) from error
+            text = f"The disk of {data_dir} is full; make room and try again, the rest is kept."
+            raise DownloadError(text) from error
         raise DownloadError(
             f"{error.filename or data_dir} cannot be written or read ({error.strerror}); choose "
             "another --data-dir, or fix its permissions."
@@ -453,13 +398,18 @@ def _errors(repo: str, revision: str, what: str, data_dir: Path | None = None) -
 
 
 def _explain_status(error: HfHubHTTPError, repo: str, revision: str, what: str) -> DownloadError:
-    address, response = constants.ENDPOINT, error.response
-    status, headers = response.status_code, response.headers
-    if status in _BUSY_STATUSES or status >= 500:
+    address, status, headers = (
+        constants.ENDPOINT,
+        error.response.status_code,
+        error.response.headers,
+    )
+    login = "log in with: hf auth login (or set HF_TOKEN)"
+    if status in _BUSY_STATUSES or status >= _FIRST_SERVER_ERROR:
         failure = UnavailableError(
             f"{address} cannot send {what} of {repo} now (status {status}); try again later."
         )
-        failure.retry_after_s = _requested_wait_s(headers)
+        wait = headers.get("Retry-After", "")
+        failure.retry_after_s = float(wait) if wait.isdigit() else None
         return failure
     if isinstance(error, EntryNotFoundError):
         text = f"{repo} has no file {what} at revision {revision}; name another revision."
@@ -468,27 +418,12 @@ def _explain_status(error: HfHubHTTPError, repo: str, revision: str, what: str) 
     elif isinstance(error, GatedRepoError):
         text = (
             f"{repo} is only for users who accepted its terms; accept them on {address}/{repo}, "
-            "then log in with: hf auth login (or set HF_TOKEN)."
+            f"then {login}."
         )
     elif "credentials" in headers.get("X-Error-Message", ""):
-        text = (
-            f"{address} does not accept your token; log in again with: hf auth login (or set "
-            "HF_TOKEN), or log out."
-        )
+        text = f"{address} does not accept your token; log out, or {login}."
     elif isinstance(error, RepositoryNotFoundError) or status in {401, 403, 404}:
-        text = (
-            f"{repo} does not exist on {address}, or is private; check the name, or log in with: "
-            "hf auth login (or set HF_TOKEN)."
-        )
+        text = f"{repo} does not exist on {address}, or is private; check the name, or {login}."
     else:
         text = f"{address} refuses {what} of {repo} with status {status}."
     return DownloadError(text)
-
-
-def _requested_wait_s(headers: Any) -> float | None:
-    """Return the pause that the hub asks for."""
-    after = headers.get("Retry-After", "")
-    if after.isdigit():
-        return float(after)
-    match = re.search(r"\br=0;\s*t=(\d+)", headers.get("ratelimit", ""))
-    return float(match[1]) if match else None

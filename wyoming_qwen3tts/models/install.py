@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from filelock import Timeout
 
@@ -45,6 +45,9 @@ from wyoming_qwen3tts.models.progress import (
 from wyoming_qwen3tts.models.references import PRECISIONS, WORK_NAME, BuildRequest
 from wyoming_qwen3tts.models.registry import CheckpointFile
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from wyoming_qwen3tts.models.download import Downloader
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -101,7 +104,7 @@ class InstallJob:
         """Parse the argument."""
         values: dict[str, Any] = json.loads(text)
         request = values.pop("request")
-        for name in ("target", "data_dir", "checkpoint"):
+        for name in ("data_dir", "checkpoint", "directory"):
             request[name] = None if request[name] is None else Path(request[name])
         return cls(BuildRequest(**request), **values)
 
@@ -209,36 +212,31 @@ def _fetch(job: InstallJob, eta: EtaEstimator) -> list[Path]:
     return [directory / path for path in _CHECKPOINT_FILES]
 
 
-def _fetch_ready_made(request: BuildRequest, downloader: Any) -> list[Path]:
+def _fetch_ready_made(request: BuildRequest, downloader: "Downloader") -> list[Path]:
     """Return the files of an onnx-community bundle, and the small ones of its checkpoint."""
-    from wyoming_qwen3tts.models.download import read_json
-
     repo, variant, model = request.repo or "", request.variant, request.model
     manifest_path = f"{variant}/{MANIFEST_NAME}"
     directory = downloader.fetch(repo, request.revision, [manifest_path])
-    manifest = read_json(directory / manifest_path)
-    source = model.repo if model else str(manifest.get("model_id", ""))
+    try:
+        manifest = json.loads((directory / manifest_path).read_text(encoding="utf-8"))
+        source = model.repo if model else str(manifest["model_id"])
+        graphs = {name: str(entry["filename"]) for name, entry in manifest["sub_models"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DownloadError(
+            f"{manifest_path} of {repo} is not that of an onnx-community bundle ({error!r})."
+        ) from error
     revision, known = (model.revision, model.files) if model else ("main", ())
     small = downloader.fetch(source, revision, _SMALL_FILES, known=known)
-    try:
-        graphs = {name: str(entry["filename"]) for name, entry in manifest["sub_models"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DownloadError(
-            f"{manifest_path} of {repo} lists no graphs ({error!r}); it is not an onnx-community "
-            "bundle."
-        ) from error
-    can_clone = read_json(small / "config.json").get("tts_model_type") == "base"
+    config = json.loads((small / "config.json").read_text(encoding="utf-8"))
+    can_clone = config.get("tts_model_type") == "base"
     skipped = {_UNUSED_GRAPH} if can_clone else {_UNUSED_GRAPH, *_ENCODERS}
-    wanted = [f"{variant}/{file}" for name, file in graphs.items() if name not in skipped]
-    weights = [f"{path}.data" for path in wanted]
+    paths = [f"{variant}/{file}" for name, file in graphs.items() if name not in skipped]
+    weights = [f"{path}.data" for path in paths]
     # Weights first: where a graph is complete, its weights are as well.
-    paths = [path for pair in zip(weights, wanted, strict=True) for path in pair]
-    directory = downloader.fetch(repo, request.revision, [manifest_path, *paths], optional=weights)
-    found = [directory / path for path in [manifest_path, *paths]]
-    return [
-        *(small / path for path in _SMALL_FILES),
-        *(path for path in found if path.is_file()),
-    ]
+    wanted = [manifest_path, *(each for pair in zip(weights, paths, strict=True) for each in pair)]
+    directory = downloader.fetch(repo, request.revision, wanted, optional=weights)
+    found = [directory / path for path in wanted]
+    return [*(small / path for path in _SMALL_FILES), *filter(Path.is_file, found)]
 
 
 def _build(request: BuildRequest, checkpoint: Path, eta: EtaEstimator) -> None:

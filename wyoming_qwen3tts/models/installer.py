@@ -15,8 +15,8 @@ from wyoming_qwen3tts.models.bundles import InstalledBundle, intact_bundle
 from wyoming_qwen3tts.models.install import InstallJob, Keep, remove_stale_checkpoints
 from wyoming_qwen3tts.models.progress import (
     InstallProgress,
+    LogReporter,
     Report,
-    make_reporter,
     parse_progress,
     spell_duration,
 )
@@ -219,7 +219,7 @@ class ModelInstaller:
             retry_s = min(2 * retry_s, _MAX_RETRY_S)
 
     async def _attempt(self, job: _Job) -> InstallProgress:
-        log = make_reporter()
+        log = LogReporter()
 
         def report(progress: InstallProgress) -> None:
             job.progress = progress

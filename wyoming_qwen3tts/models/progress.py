@@ -1,22 +1,20 @@
-"""Progress of one model's installation, for logs, bars, clients and other programs."""
+"""Progress of one model's installation, for logs, clients and other programs."""
 
 import json
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal, NoReturn, get_args
+from typing import Final, Literal
 
-from tqdm import tqdm
+from wyoming_qwen3tts.runtime.manifest import decode_strictly
 
 _LOGGER = logging.getLogger(__name__)
 
 State = Literal["fetching", "building", "ready", "failed"]
 
-_BAR: Final = "{desc:<40} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
 _LOG_STEP: Final = 0.1
 _LOG_PAUSE_S: Final = 60.0
 # A rate measured over a shorter time does not predict the rest.
@@ -66,14 +64,10 @@ Report = Callable[[InstallProgress], None]
 def parse_progress(text: str) -> InstallProgress | None:
     """Return the progress that a line of JSON states; None if it states none."""
     try:
-        progress = InstallProgress(**json.loads(text))
-        numbers = [progress.fraction, progress.eta_s or 0, progress.retry_s or 0]
-        words = [progress.model, progress.message]
-        is_valid = all(isinstance(number, int | float) for number in numbers)
-        is_valid &= all(isinstance(word, str) for word in words)
-    except (ValueError, TypeError):
+        progress: InstallProgress = decode_strictly(InstallProgress, json.loads(text), "progress")
+    except ValueError:
         return None
-    return progress if is_valid and progress.state in get_args(State) else None
+    return progress
 
 
 def read_progress(path: Path) -> InstallProgress | None:
@@ -146,32 +140,3 @@ class LogReporter:
             _LOGGER.log(level, "%s: %s", progress.model, progress.message)
         else:
             _LOGGER.info("%s: %s (%s)", progress.model, progress.describe(), progress.message)
-
-
-class BarReporter:
-    """Shows a bar for each state on a terminal."""
-
-    def __init__(self) -> None:
-        self._state: State | None = None
-        self._bar: tqdm[NoReturn] | None = None
-
-    def __call__(self, progress: InstallProgress) -> None:
-        """Move the bar; it disappears with the end of the installation."""
-        if is_new := progress.state != self._state:
-            self._state = progress.state
-            if self._bar is not None:
-                self._bar.close()
-            self._bar = None
-            if not progress.is_over:
-                self._bar = tqdm(total=1.0, bar_format=_BAR, leave=False, file=sys.stderr)
-        if self._bar is not None:
-            words = f"{progress.state} {progress.message}"[:40]
-            self._bar.set_description_str(words, refresh=False)
-            self._bar.update(progress.fraction - self._bar.n)
-            if is_new:
-                self._bar.refresh()
-
-
-def make_reporter() -> Report:
-    """Return a bar on a terminal, else the log."""
-    return BarReporter() if sys.stderr.isatty() else LogReporter()

@@ -67,10 +67,8 @@ class BuildRequest:
     name: str
     """Of the model, in the manifest and as a folder."""
     precision: str
-    target: Path
-    """The bundle's directory."""
     data_dir: Path
-    """Home of the lock, the progress files and downloaded checkpoints."""
+    """Home of the bundle, the lock, the progress files and downloaded checkpoints."""
     repo: str | None = None
     """On the hub; None for a local checkpoint."""
     revision: str = _MAIN
@@ -78,6 +76,8 @@ class BuildRequest:
     """A local checkpoint, which is never changed or removed."""
     is_ready_made: bool = False
     """Whether the repository holds onnx-community bundles, which need no build."""
+    directory: Path | None = None
+    """Existing bundle that is built again in its place."""
     fallback: InstalledBundle | None = None
     """Another bundle of the model, which serves until this one is ready."""
     damage: str | None = None
@@ -92,6 +92,11 @@ class BuildRequest:
     def reference(self) -> str:
         """Value of ``--model`` that means this bundle."""
         return f"{self.name}/{self.variant}"
+
+    @property
+    def target(self) -> Path:
+        """The bundle's directory."""
+        return self.directory or self.data_dir / self.name / self.variant
 
     @property
     def progress_file(self) -> Path:
@@ -116,8 +121,16 @@ class BuildRequest:
     @property
     def measured(self) -> Measured | None:
         """Measured needs of the bundle, where there are any."""
-        known = None if self.is_ready_made else self.model
-        return None if known is None else known.measured.get(self.variant)
+        model = self.model if self.needs_codec else None
+        return None if model is None else model.measured.get(self.variant)
+
+    def matches(self, bundle: InstalledBundle) -> bool:
+        """Whether an installed bundle is meant."""
+        folder, variant = bundle.directory.parent.name, bundle.directory.name
+        # Folders with "--" hold another owner's bundle of a model with the same name.
+        is_named = self.name == folder or (self.name == bundle.manifest.name and "--" not in folder)
+        is_fitting = self.precision in (AUTO, bundle.manifest.recipe)
+        return is_named and (is_fitting or variant == self.variant)
 
     def expected_bundle(self) -> InstalledBundle | None:
         """Return the bundle as far as its voices are known; None while they are not."""
@@ -134,7 +147,12 @@ class BuildRequest:
 
     def installed(self) -> InstalledBundle | None:
         """Return the bundle if it is installed, intact, and built from this source."""
-        if self.checkpoint is not None and not self._is_built_from(self.checkpoint):
+        try:
+            if self.checkpoint is not None:
+                recorded = json.loads(self._source_file.read_text(encoding="utf-8"))
+                if recorded != _checkpoint_id(self.checkpoint):
+                    return None
+        except (OSError, ValueError):
             return None
         return intact_bundle(self.target)
 
@@ -146,52 +164,6 @@ class BuildRequest:
     @property
     def _source_file(self) -> Path:
         return self.progress_file.with_suffix(".source")
-
-    def _is_built_from(self, checkpoint: Path) -> bool:
-        try:
-            recorded = json.loads(self._source_file.read_text(encoding="utf-8"))
-            return bool(recorded == _checkpoint_id(checkpoint))
-        except (OSError, ValueError):
-            return False
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """A reference to a model, other than a path, taken apart."""
-
-    name: str
-    """Folder of its bundles."""
-    precision: str
-    repo: str | None
-    revision: str
-    is_ready_made: bool = False
-
-    def matches(self, bundle: InstalledBundle) -> bool:
-        """Whether an installed bundle is meant."""
-        folder, variant = bundle.directory.parent.name, bundle.directory.name
-        # Folders with "--" hold another owner's bundle of a model with the same name.
-        is_named = self.name == folder or (self.name == bundle.manifest.name and "--" not in folder)
-        is_fitting = self.precision in (AUTO, bundle.manifest.recipe)
-        return is_named and (is_fitting or variant == f"cpu_{self.precision}")
-
-    def build_request(self, data_dir: Path) -> BuildRequest:
-        precision = self.precision
-        if precision == AUTO:
-            precision = "int4" if self.is_ready_made else "int8"
-        if not self.is_ready_made and precision not in PRECISIONS:
-            raise ConfigError(
-                f"{self.name}/cpu_{precision} is not installed, and only "
-                f"{', '.join(PRECISIONS)} can be built by name."
-            )
-        return BuildRequest(
-            name=self.name,
-            precision=precision,
-            target=data_dir / self.name / f"cpu_{precision}",
-            data_dir=data_dir,
-            repo=self.repo,
-            revision=self.revision,
-            is_ready_made=self.is_ready_made,
-        )
 
 
 def resolve(
@@ -212,9 +184,8 @@ def resolve(
         return _from_directory(reference, data_dirs[0], precision)
     if reference.lower() == EMBEDDED_NAME:
         return demo_voice_bundle()
-    wanted = _parse(reference, precision)
-    fitting = [bundle for bundle in installed_bundles(data_dirs) if wanted.matches(bundle)]
-    if fitting:
+    wanted = _parse(reference, data_dirs[0], precision)
+    if fitting := [bundle for bundle in installed_bundles(data_dirs) if wanted.matches(bundle)]:
         return _choose(fitting, data_dirs[0], wanted)
     if _names_directory(reference):
         return _from_directory(reference, data_dirs[0], precision)
@@ -229,7 +200,7 @@ def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AU
     """
     if _is_path(reference) or _names_directory(reference):
         return _checkpoint_request(reference, data_dirs[0], precision)
-    wanted = _parse(reference, precision)
+    wanted = _parse(reference, data_dirs[0], precision)
     if wanted.repo is None:
         hint = suggest_models(reference)
         end = "" if hint.endswith("?") else "."
@@ -238,7 +209,7 @@ def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AU
             f"Unknown model {reference!r}; {hint}{end} "
             f"Or name a directory as {path}, or a repository as owner/name."
         )
-    return wanted.build_request(data_dirs[0])
+    return _with_precision(wanted)
 
 
 def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBundle:
@@ -258,21 +229,19 @@ def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBu
     advice = f"get it with: wyoming-qwen3tts models build {reference}"
     if found.damage is not None:
         raise BundleError(f"{found.damage}; {advice}")
-    names = [bundle.reference for bundle in installed_bundles(data_dirs)]
-    raise ConfigError(
-        f"No model {reference!r} is installed (installed: {', '.join(names) or 'none'}); {advice}"
-    )
+    names = ", ".join(bundle.reference for bundle in installed_bundles(data_dirs)) or "none"
+    raise ConfigError(f"No model {reference!r} is installed (installed: {names}); {advice}")
 
 
 def matching_bundles(reference: str, data_dirs: Sequence[Path]) -> list[InstalledBundle]:
     """Return every installed bundle that a reference means, of all precisions if it has none."""
-    wanted = _parse(reference, AUTO)
+    wanted = _parse(reference, data_dirs[0], AUTO)
     return [bundle for bundle in installed_bundles(data_dirs) if wanted.matches(bundle)]
 
 
 def referenced_repo(reference: str) -> str | None:
     """Return the repository that a reference means."""
-    return _parse(reference, AUTO).repo
+    return _parse(reference, Path(), AUTO).repo
 
 
 def served_models(
@@ -324,7 +293,7 @@ def _one_of_each(data_dirs: Sequence[Path], precision: str) -> list[InstalledBun
 
 
 def _choose(
-    bundles: Sequence[InstalledBundle], data_dir: Path, wanted: _Reference | None = None
+    bundles: Sequence[InstalledBundle], data_dir: Path, wanted: BuildRequest | None = None
 ) -> InstalledBundle | BuildRequest:
     """Return the preferred bundle of a model, or the request that repairs it."""
     best = min(bundles, key=lambda bundle: bundle.rank)
@@ -335,13 +304,24 @@ def _choose(
     recipe, source = best.manifest.recipe, best.manifest.source
     if wanted is None or wanted.repo is None:
         repo = None if best.is_published else source.repo
-        folder = best.directory.parent.name
-        wanted = _Reference(folder, recipe, repo, source.revision or _revision_of(repo))
+        revision = source.revision or _revision_of(repo)
+        wanted = BuildRequest(best.directory.parent.name, recipe, data_dir, repo, revision)
     if wanted.repo is None or (recipe not in PRECISIONS and not wanted.is_ready_made):
         # Its source is unknown: opening it tells what is wrong.
         return whole or best
-    request = replace(wanted, precision=recipe).build_request(data_dir)
-    return replace(request, fallback=whole, damage=damage)
+    return replace(wanted, precision=recipe, fallback=whole, damage=damage)
+
+
+def _with_precision(request: BuildRequest) -> BuildRequest:
+    precision = request.precision
+    if precision == AUTO:
+        precision = "int4" if request.is_ready_made else "int8"
+    elif precision not in PRECISIONS and not request.is_ready_made:
+        raise ConfigError(
+            f"{request.reference} is not installed, and only {', '.join(PRECISIONS)} can be built "
+            "by name."
+        )
+    return replace(request, precision=precision)
 
 
 def _from_directory(
@@ -362,8 +342,8 @@ def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> Build
         raise ConfigError(
             f"{directory} holds neither a bundle (manifest.json) nor a checkpoint (config.json)."
         )
-    request = _Reference(_local_name(directory), precision, None, "").build_request(data_dir)
-    return replace(request, checkpoint=directory)
+    name = _local_name(directory)
+    return _with_precision(BuildRequest(name, precision, data_dir, checkpoint=directory))
 
 
 def _rebuild_request(directory: Path, data_dir: Path) -> BuildRequest:
@@ -376,7 +356,9 @@ def _rebuild_request(directory: Path, data_dir: Path) -> BuildRequest:
             "or remove it."
         )
     revision = bundle.revision or _revision_of(bundle.repo)
-    return BuildRequest(bundle.name, bundle.recipe, directory, data_dir, bundle.repo, revision)
+    return BuildRequest(
+        bundle.name, bundle.recipe, data_dir, bundle.repo, revision, directory=directory
+    )
 
 
 def _revision_of(repo: str | None) -> str:
@@ -392,32 +374,34 @@ def _names_directory(reference: str) -> bool:
     """Whether a reference with a slash means a directory; names of models come first."""
     if "/" not in reference or not Path(reference).is_dir():
         return False
-    repo = _parse(reference, AUTO).repo
+    repo = referenced_repo(reference)
     return repo is None or find_model(repo) is None
 
 
-def _parse(reference: str, precision: str) -> _Reference:
+def _parse(reference: str, data_dir: Path, precision: str) -> BuildRequest:
+    """Return what a reference other than a path states; its precision may be "auto"."""
     match = _VARIANT.fullmatch(reference)
     if match is not None:
         reference, precision = match[1], match[2] or match[3]
     repo, _, revision = reference.partition("@")
     model = find_model(repo)
     if model is not None and revision in ("", model.revision):
-        return _Reference(model.bundle_name, precision, model.repo, model.revision)
+        return BuildRequest(model.bundle_name, precision, data_dir, model.repo, model.revision)
     if model is not None:
         repo = model.repo
     elif not _REPO.fullmatch(repo):
-        return _Reference(reference.lower(), precision, None, "")
+        return BuildRequest(reference.lower(), precision, data_dir)
     # With the owner: another's model must not replace the published one.
     name = repo.lower().replace("/", "--")
     is_ready_made = repo.lower().startswith(_READY_MADE_OWNER)
     published = find_ready_made(repo)
     if published is not None and revision in ("", published.published.revision):
-        source = published.published
-        return _Reference(name, precision, source.repo, source.revision, is_ready_made=True)
-    if revision not in ("", _MAIN):
+        repo, revision = published.published.repo, published.published.revision
+    elif revision not in ("", _MAIN):
         name = f"{name}-{_revision_slug(revision)}"
-    return _Reference(name, precision, repo, revision or _MAIN, is_ready_made)
+    return BuildRequest(
+        name, precision, data_dir, repo, revision or _MAIN, is_ready_made=is_ready_made
+    )
 
 
 def _revision_slug(revision: str) -> str:
