@@ -1,12 +1,8 @@
 """The command ``wyoming-qwen3tts build``: a checkpoint in, a bundle out."""
 
-import _thread
 import argparse
-import json
-import os
 import resource
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +23,6 @@ from wyoming_qwen3tts.config import Config, add_flags
 _KILOBYTE: Final = 1024
 _MEGABYTE: Final = 1_000_000
 _BAR: Final = "{desc:<16} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
-# A supervised build must not make the server's speech stutter.
-_NICENESS: Final = 10
-_LINE_INTERVAL_S: Final = 0.2
-# Time to clean up after the supervisor has gone; the next build removes what is left.
-_GRACE_S: Final = 5.0
-_INTERRUPTED: Final = 130
-_STDIN: Final = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "data_dirs")
     parser.add_argument("--name", help="name of the model (default: that of its repository)")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
-    parser.add_argument(
-        "--supervised",
-        action="store_true",
-        help="for programs that run a build: report progress in lines of JSON, run at low "
-        "priority, and stop when standard input ends",
-    )
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
@@ -93,17 +76,13 @@ def run(args: argparse.Namespace, config: Config) -> int:
     output = args.output or default_output(
         Checkpoint.open(args.checkpoint), options, config.data_paths[0]
     )
-    if args.supervised:
-        obey_supervisor()
-        build_bundle(args.checkpoint, output, options, JsonProgress())
-    else:
-        with tqdm(total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
+    with tqdm(total=1.0, bar_format=_BAR, disable=not sys.stderr.isatty(), leave=False) as bar:
 
-            def show(stage: str, fraction: float) -> None:
-                bar.set_description_str(stage, refresh=False)
-                bar.update(fraction - bar.n)
+        def show(stage: str, fraction: float) -> None:
+            bar.set_description_str(stage, refresh=False)
+            bar.update(fraction - bar.n)
 
-            build_bundle(args.checkpoint, output, options, show)
+        build_bundle(args.checkpoint, output, options, show)
     seconds = time.monotonic() - started
     num_bytes = sum(path.stat().st_size for path in output.iterdir())
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTE
@@ -112,37 +91,6 @@ def run(args: argparse.Namespace, config: Config) -> int:
         f"{peak_bytes / _MEGABYTE:.0f} MB of memory at most"
     )
     return 0
-
-
-def obey_supervisor() -> None:
-    """Lower the priority, and stop when standard input ends, as it does with its owner."""
-    os.nice(_NICENESS)
-    threading.Thread(target=_stop_at_end_of_input, name="supervisor", daemon=True).start()
-
-
-class JsonProgress:
-    """Progress of a build as lines of JSON on standard output."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-        self._written_s = 0.0
-
-    def __call__(self, stage: str, fraction: float) -> None:
-        """Write a line for every new stage, and a few per second within one."""
-        now_s = time.monotonic()
-        if stage == self._stage and now_s - self._written_s < _LINE_INTERVAL_S:
-            return
-        self._stage, self._written_s = stage, now_s
-        print(json.dumps({"stage": stage, "fraction": round(fraction, 4)}), flush=True)
-
-
-def _stop_at_end_of_input() -> None:
-    # Not through sys.stdin: its lock would be held when the interpreter ends.
-    while os.read(_STDIN, 4096):
-        pass
-    _thread.interrupt_main()
-    time.sleep(_GRACE_S)
-    os._exit(_INTERRUPTED)
 
 
 def _component_names(text: str) -> tuple[str, ...]:
