@@ -195,3 +195,19 @@ async def test_metrics_of_the_models(data_dir):
     assert {"model": "tiny-0.6b-custom_voice/cpu_fp32", "state": "open", "requests": 0} in health[
         "models"
     ]
+
+
+async def test_health_fails_where_the_only_model_is_damaged(tmp_path, tiny_bundle):
+    source = tiny_bundle("0.6B-custom_voice")
+    bundle = tmp_path / source.parent.name / source.name
+    shutil.copytree(source, bundle)
+    talker = bundle / "talker.onnx"
+    talker.write_bytes(b"x" * talker.stat().st_size)
+    config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS)
+    monitor = HealthMonitor(ListenerStatus)
+    async with open_engine(config, Metrics()) as backend:
+        monitor.set_ready(backend)
+        await eventually(lambda: monitor.health == "failed", 30)
+        (model,) = monitor.report()["models"]
+    assert model["state"] == "failed"
+    assert model["message"]

@@ -9,7 +9,7 @@ from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.protocol.server import ListenerStatus
 
 
-def model(error: str | None = None) -> SimpleNamespace:
+def model(error: str | None = None, load_s: float = 1.0) -> SimpleNamespace:
     return SimpleNamespace(
         name="a-model",
         device="cpu",
@@ -18,7 +18,7 @@ def model(error: str | None = None) -> SimpleNamespace:
         num_users=0,
         num_bytes=5,
         memory_bytes=None,
-        load_s=1.0,
+        load_s=load_s,
         error=error,
     )
 
@@ -42,6 +42,7 @@ class Backend:
     [
         (None, "starting"),
         (Backend(), "starting"),
+        (Backend([model(load_s=0.0)]), "starting"),
         (Backend([model()]), "ok"),
         (Backend([model("damaged"), model()]), "ok"),
         (Backend([model("damaged")]), "failed"),

@@ -75,13 +75,13 @@ class HealthMonitor:
             return Health.STARTING if self._backend is None else Health.OK
         if not status.worker.is_alive or status.worker.busy_s >= STUCK_S:
             return Health.STUCK
-        errors = [_error_of(model) for model in status.models]
-        if None in errors:
+        if any(model.error is None and model.load_s > 0 for model in status.models):
             return Health.OK
         states = {state.state for state in status.arrivals}
         if states - {"ready", "failed"}:
             return Health.INSTALLING
-        return Health.FAILED if errors or "failed" in states else Health.STARTING
+        has_failed = "failed" in states or any(model.error for model in status.models)
+        return Health.FAILED if has_failed else Health.STARTING
 
     def report(self) -> dict[str, Any]:
         """Return the health and its reasons, as JSON values."""
@@ -110,10 +110,6 @@ def _describe(model: "ModelStatus") -> dict[str, Any]:
         "state": "open" if model.is_loaded else "closed",
         "requests": model.num_users,
     }
-    if (error := _error_of(model)) is not None:
-        described |= {"state": "failed", "message": error}
+    if model.error is not None:
+        described |= {"state": "failed", "message": model.error}
     return described
-
-
-def _error_of(model: "ModelStatus") -> str | None:
-    return getattr(model, "error", None)
