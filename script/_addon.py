@@ -1,10 +1,11 @@
-"""Writes the Home Assistant app's config.yaml and translations from the settings of the server.
+"""Writes what follows from the settings: the example file, and the Home Assistant app's files.
 
 The app hands its options to the server as they are (options.json is a settings file), so every
 option is a setting of the same name, and the Supervisor checks what the server would check.
 """
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,15 @@ from wyoming_qwen3tts.config import SETTINGS
 from wyoming_qwen3tts.settings import Setting
 
 FOLDER: Final = Path(__file__).parents[1] / "config" / "addon"
+
+EXAMPLE: Final = Path(__file__).parents[1] / "config" / "server.example.yaml"
+_YAML_END: Final = "...\n"
+_EXAMPLE_HEAD: Final = """\
+# Every setting of wyoming-qwen3tts with its default. Use it with: wyoming-qwen3tts --config FILE
+# The same settings exist as flags (--max-connections) and as environment variables
+# (WYOMING_QWEN3TTS_MAX_CONNECTIONS). A flag beats the environment, which beats this file.
+# Lists: repeat the flag (--model A --model B); separate entries of a variable with semicolons.
+"""
 
 EXCLUDED_OPTIONS: Final = {
     "uri": "the service sets it: Home Assistant looks for the app's port",
@@ -68,6 +78,22 @@ backup_exclude:
   - models
 """
 _KINDS: Final = {bool: "bool", int: "int", float: "float", str: "str"}
+
+
+def render_example() -> str:
+    """Return a YAML file with every setting, its default and what it is for."""
+    lines = [_EXAMPLE_HEAD]
+    for name, known in SETTINGS.items():
+        lines += [f"# {line}" for line in textwrap.wrap(known.doc, 98)]
+        default = list(known.default) if known.kind is tuple else known.default
+        if known.when_true is not None and default is None:
+            default = False
+        if known.kind is dict:
+            lines += [yaml.safe_dump({name: default}, sort_keys=False, width=1_000)]
+        else:
+            value = yaml.safe_dump(default, default_flow_style=True, width=1_000)
+            lines += [f"{name}: {value.removesuffix(_YAML_END).rstrip()}", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def render_config() -> str:
@@ -127,7 +153,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def main() -> None:
-    """Write both files."""
+    """Write every file."""
+    EXAMPLE.write_text(render_example())
+    (FOLDER / "CHANGELOG.md").write_text((FOLDER.parents[1] / "CHANGELOG.md").read_text())
     (FOLDER / "config.yaml").write_text(render_config())
     (FOLDER / "translations" / "en.yaml").write_text(render_translation())
 

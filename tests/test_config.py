@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from script._addon import EXAMPLE, render_example
 from wyoming_qwen3tts.config import (
     OLD_NAMES,
     SETTINGS,
@@ -15,12 +16,9 @@ from wyoming_qwen3tts.config import (
     load_config,
     make_config,
     read_file,
-    render_example,
     variable_name,
 )
 from wyoming_qwen3tts.errors import ConfigError
-
-EXAMPLE = Path(__file__).parents[1] / "config" / "server.example.yaml"
 
 
 def from_flags(*flags: str, environment: dict[str, str] | None = None) -> Config:
@@ -64,9 +62,7 @@ def test_without_a_word_everything_is_default():
 
 
 def test_example_is_complete_and_holds_the_defaults():
-    assert EXAMPLE.read_text() == render_example(), (
-        "run: python -m wyoming_qwen3tts.config > config/server.example.yaml"
-    )
+    assert EXAMPLE.read_text() == render_example(), "run script/generate_addon"
     values = read_file(EXAMPLE)
     assert set(values) == set(SETTINGS)
     assert Config(**values) == Config()

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.config import add_flags, flag_names, load_config
+from wyoming_qwen3tts.config import Config, add_flags, flag_names, load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
+
+_LOGGER = logging.getLogger(__name__)
 
 PROGRAM: Final = "wyoming-qwen3tts"
 
@@ -35,7 +37,6 @@ ALIASES: Final = {"status": ("models", "list"), "voices": ("voice", "list")}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    is_debug = "--debug" in arguments
     if arguments and arguments[0] in ALIASES:
         arguments[:1] = ALIASES[arguments[0]]
     try:
@@ -43,17 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run_command(arguments[0], arguments[1:])
         return _serve(arguments)
     except Qwen3TTSError as error:
-        if is_debug:
-            logging.getLogger(__name__).debug("Where it happened", exc_info=error)
+        _LOGGER.debug("Traceback", exc_info=error)
         print(f"error: {error or error.code}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read the output has read enough; Python must not fail again at its exit.
+        # The reader of the output has closed it; Python must not fail again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        if is_debug:
-            logging.getLogger(__name__).debug("Where it happened", exc_info=error)
+        _LOGGER.debug("Traceback", exc_info=error)
         subject = f"{error.filename}: " if error.filename else ""
         print(f"error: {subject}{error.strerror or error or type(error).__name__}", file=sys.stderr)
         return 1
@@ -79,8 +78,7 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="log debug messages and tracebacks")
     module.add_arguments(parser)
     parsed = parser.parse_args(arguments)
-    set_up_logging(is_debug=bool(parsed.debug))
-    code: int = module.run(parsed, load_config(parsed, os.environ))
+    code: int = module.run(parsed, _load_config(parsed))
     return code
 
 
@@ -89,14 +87,19 @@ def _serve(arguments: Sequence[str]) -> int:
     parsed, rest = parser.parse_known_args(arguments)
     if rest:
         parser.error(_explain(rest[0]))
-    # Warnings about the settings come before the settings are known.
-    set_up_logging(is_debug=False)
-    config = load_config(parsed, os.environ)
-    set_up_logging(is_debug=config.debug)
+    config = _load_config(parsed)
     from wyoming_qwen3tts.app import serve
 
     serve(config)
     return 0
+
+
+def _load_config(parsed: argparse.Namespace) -> Config:
+    # Warnings about the settings come before the settings are known.
+    set_up_logging(is_debug=False)
+    config = load_config(parsed, os.environ)
+    set_up_logging(is_debug=config.debug or bool(getattr(parsed, "debug", False)))
+    return config
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -116,11 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def set_up_logging(*, is_debug: bool) -> None:
-    """Send log lines to the standard error stream: standard output may be the wire.
-
-    Args:
-        is_debug: Whether to log debug messages.
-    """
+    """Send log lines to the standard error stream: standard output may be the wire."""
     level = logging.DEBUG if is_debug else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     logging.basicConfig(level=level, format=logging.BASIC_FORMAT, handlers=[handler], force=True)
@@ -138,7 +137,7 @@ def _explain(unknown: str) -> str:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves the list of commands as it is, and gives long flags their room."""
+    """Keeps the list of commands as it is, and leaves room for long flags."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34, width=100)

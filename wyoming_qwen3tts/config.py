@@ -8,7 +8,6 @@ name everywhere: ``max_connections`` in the file is ``--max-connections`` and
 import argparse
 import logging
 import os
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +32,6 @@ ENVIRONMENT_PREFIX: Final = "WYOMING_QWEN3TTS_"
 _CONFIG_VARIABLE: Final = f"{ENVIRONMENT_PREFIX}CONFIG"
 AUTOMATIC_NAME: Final = "auto"
 _PACKAGE_ROOT: Final = Path(__file__).resolve().parent.parent
-
-_YAML_END: Final = "...\n"
-_EXAMPLE_HEAD: Final = """\
-# Every setting of wyoming-qwen3tts with its default. Use it with: wyoming-qwen3tts --config FILE
-# The same settings exist as flags (--max-connections) and as environment variables
-# (WYOMING_QWEN3TTS_MAX_CONNECTIONS). A flag beats the environment, which beats this file.
-# Lists: repeat the flag (--model A --model B); separate entries of a variable with semicolons.
-"""
 
 
 @dataclass(frozen=True)
@@ -404,22 +395,6 @@ def variable_name(name: str) -> str:
     return ENVIRONMENT_PREFIX + name.replace(".", "_").upper()
 
 
-def render_example() -> str:
-    """Return a YAML file with every setting, its default and what it is for."""
-    lines = [_EXAMPLE_HEAD]
-    for name, known in SETTINGS.items():
-        lines += [f"# {line}" for line in textwrap.wrap(known.doc, 98)]
-        default = list(known.default) if known.kind is tuple else known.default
-        if known.when_true is not None and default is None:
-            default = False
-        if known.kind is dict:
-            lines += [yaml.safe_dump({name: default}, sort_keys=False, width=1_000)]
-        else:
-            value = yaml.safe_dump(default, default_flow_style=True, width=1_000)
-            lines += [f"{name}: {value.removesuffix(_YAML_END).rstrip()}", ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
 def _dest(name: str) -> str:
     """Return the name of a flag's value: other flags of a command may be named like a setting."""
     return f"setting:{name}"
@@ -440,7 +415,3 @@ def default_data_dirs() -> list[Path]:
     home = os.environ.get("XDG_DATA_HOME")
     base = Path(home) if home else Path.home() / ".local" / "share"
     return [base / "wyoming-qwen3tts"]
-
-
-if __name__ == "__main__":
-    print(render_example(), end="")

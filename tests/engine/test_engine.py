@@ -10,8 +10,10 @@ import pytest
 from tests.conftest import NUM_THREADS
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine
+from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.errors import BusyError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
+from wyoming_qwen3tts.synthesis.request import default_options
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +242,75 @@ async def test_a_preset_with_settings_of_its_own_is_a_voice(
         assert "fu-whisper" not in {voice.name for voice in await source.voices()}
         (folder / "instruct.txt").write_text("An old man.")
         assert "fu-whisper" not in {voice.name for voice in await source.voices()}
+
+
+async def test_stream_without_text_opens_no_model(data_dir):
+    async with open_engine(config_for(data_dir), is_server=False) as source:
+        never = asyncio.Event()
+
+        async def silent_text():
+            await never.wait()
+            yield "Hello."
+
+        stream = source.stream(SpeechRequest(voice="ryan"), silent_text())
+        waiting = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0.1)
+        assert source.status().num_requests == 1
+        assert not source.status().models
+        never.set()
+        await waiting
+        assert source.status().models[0].num_users == 1
+        await stream.aclose()
+        assert source.status().models[0].num_users == 0
+
+
+async def test_model_that_arrives_later_is_the_one_that_is_warmed_up(data_dir):
+    async with open_engine(config_for(data_dir, voice="ryan"), is_server=False) as source:
+        bundles = {bundle.manifest.facts.model_type: bundle for bundle in source._installer.bundles}
+        await source.warm_up(bundles["voice_design"])
+        (model,) = source.status().models
+        assert model.name == bundles["voice_design"].manifest.name
+        assert model.usage.num_requests == 1
+        await source.warm_up(bundles["base"])  # has no voice of its own
+        assert [each.is_loaded for each in source.status().models] == [True, True]
+
+
+async def test_failed_warm_up_is_the_error_of_its_model(data_dir, tmp_path, caplog):
+    root = tmp_path / "data"
+    shutil.copytree(data_dir, root)
+    next(root.glob("*custom*/cpu_fp32/talker.onnx")).write_bytes(b"damaged")
+    async with open_engine(config_for(root, voice="ryan"), is_server=False) as source:
+        await source.warm_up()
+        (model,) = source.status().models
+        assert "talker" in model.error
+        assert "Warm-up failed: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "talker", "predictor"),
+    [
+        ({"temperature": 0.3, "top_k": 7}, (True, 0.3, 7), None),
+        ({"temperature": 0.0}, (False, None, None), False),
+    ],
+)
+async def test_sampling_settings_are_the_talkers(
+    settings, talker, predictor, data_dir, monkeypatch
+):
+    asked = []
+    submit = SynthesisWorker.submit
+
+    def spy(worker, synthesizer, request):
+        asked.append(request.options)
+        return submit(worker, synthesizer, request)
+
+    monkeypatch.setattr(SynthesisWorker, "submit", spy)
+    async with open_engine(config_for(data_dir, **settings), is_server=False) as source:
+        assert await speak(source, SpeechRequest("ryan"), "Hello.")
+        (model,) = source._pool._models.values()
+        own = default_options(model.synthesizer.model.facts.generation)
+    (options,) = asked
+    do_sample, temperature, top_k = talker
+    assert options.talker.do_sample is do_sample
+    assert options.talker.temperature == (temperature or own.talker.temperature)
+    assert options.talker.top_k == (top_k or own.talker.top_k)
+    assert options.predictor == (own.predictor if predictor is None else own.greedy().predictor)
