@@ -80,24 +80,42 @@ class SpeechEngine:
         )
 
     async def stream(
-        self, request: SpeechRequest, text: AsyncIterator[str]
+        self, request: SpeechRequest, text: AsyncIterator[str], *, is_counted: bool = True
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak text that may still be arriving; see :class:`SpeechBackend`."""
+        """Speak text that may still be arriving; see :class:`SpeechBackend`.
+
+        Args:
+            request: Voice, language and style.
+            text: Pieces of text, cut anywhere.
+            is_counted: The request is a client's: it takes a place, and metrics count it.
+        """
         narration = Narration(self._config, self._worker)
         try:
-            self._check_capacity()
-            self._narrations.add(narration)
-            pieces = self._admitted(narration, text)
-            async with aclosing(self._speak(narration, request, pieces)) as chunks:
+            async with AsyncExitStack() as stack:
+                if is_counted:
+                    self._check_capacity()
+                    self._narrations.add(narration)
+                chosen = await self._find(request)
+                pieces = self._admitted(narration, text)
+                await stack.enter_async_context(aclosing(pieces))
+                # A client may open a stream long before its text. Only text needs the model.
+                first = await anext(pieces, "")
+                lent = self._pool.use(chosen.bundle)
+                synthesizer, model = await stack.enter_async_context(lent)
+                plan = await self._plan(chosen, request, synthesizer.model)
+                stack.callback(model.usage.add, narration.report)
+                stack.callback(narration.report.log)
+                spoken = narration.stream(_joined(first, pieces), synthesizer, plan, model.speed)
+                chunks = await stack.enter_async_context(aclosing(spoken))
                 async for chunk in chunks:
                     yield chunk
         except Exception:
-            if not narration.is_started:
+            if is_counted and not narration.is_started:
                 self._metrics.count_refusal()
             raise
         finally:
             self._narrations.discard(narration)
-            if narration.is_started:
+            if is_counted and narration.is_started:
                 self._metrics.count_request(**narration.report.metrics())
 
     async def warm_up(self, bundle: InstalledBundle | None = None) -> None:
@@ -118,9 +136,8 @@ class SpeechEngine:
             bundle = chosen.bundle
             if await self._installer.ensure_ready(bundle):
                 return
-            narration, text = Narration(self._config, self._worker), _one_piece(_WARM_UP_TEXT)
-            request = SpeechRequest(chosen.info.name)
-            async with aclosing(self._speak(narration, request, text)) as chunks:
+            request, text = SpeechRequest(chosen.info.name), _one_piece(_WARM_UP_TEXT)
+            async with aclosing(self.stream(request, text, is_counted=False)) as chunks:
                 async for _ in chunks:
                     pass
         except ModelNotReadyError:
@@ -132,26 +149,6 @@ class SpeechEngine:
             _LOGGER.debug("Traceback", exc_info=error)
         else:
             _LOGGER.info("Warm-up finished in %.1f s", time.perf_counter() - started_s)
-
-    async def _speak(
-        self, narration: Narration, request: SpeechRequest, text: AsyncGenerator[str, None]
-    ) -> AsyncGenerator[AudioChunk, None]:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(aclosing(text))
-            chosen = await self._find(request)
-            # A client may open a stream long before its text. Only text needs the model.
-            first = await anext(text, "")
-            synthesizer, model = await stack.enter_async_context(self._pool.use(chosen.bundle))
-            plan = await self._plan(chosen, request, synthesizer.model)
-            joined = _joined(first, text)
-            try:
-                spoken = narration.stream(joined, synthesizer, plan, model.speed)
-                async with aclosing(spoken) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-            finally:
-                narration.report.log()
-                model.usage.add(narration.report)
 
     async def _find(self, request: SpeechRequest) -> CatalogVoice:
         """Return the voice that a request means, once its model is installed."""
@@ -203,13 +200,13 @@ class SpeechEngine:
     ) -> AsyncGenerator[str, None]:
         """Yield the text of a request; others may have taken its place while it was idle."""
         async for piece in text:
-            if narration.is_idle:
+            if narration.is_idle and narration in self._narrations:
                 self._check_capacity()
             narration.record_text()
             yield piece
 
 
-async def _one_piece(text: str) -> AsyncGenerator[str, None]:
+async def _one_piece(text: str) -> AsyncIterator[str]:
     yield text
 
 
