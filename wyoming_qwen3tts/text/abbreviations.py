@@ -11,14 +11,10 @@ from wyoming_qwen3tts.text.rules import LANGUAGES, language_rules
 class Period(Enum):
     """What a single full stop before white space can be."""
 
-    SENTENCE = "sentence"
-    """It may end a sentence; the next word decides."""
-    ABBREVIATION = "abbreviation"
-    """It does not end a sentence, whatever comes next."""
-    BEFORE_NUMBER = "before_number"
-    """It does not end a sentence when a number comes next."""
-    ORDINAL = "ordinal"
-    """It follows a bare number in a language that writes ordinals so: the next word decides."""
+    SENTENCE = "the end of a sentence, if the next word may start one"
+    ABBREVIATION = "part of a word, whatever comes next"
+    BEFORE_NUMBER = "part of a word if a number comes next"
+    ORDINAL = "part of an ordinal number, if the next word is one that follows ordinals"
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,6 @@ class Abbreviations:
     may_end: frozenset[str]
     ordinal_after: frozenset[str]
     ordinal_before: frozenset[str]
-    has_ordinals: bool
 
 
 # Letters and stops that may make up one abbreviation: "z. B", "U.S.A", "c.-à-d", "т. д".
@@ -50,27 +45,17 @@ _LOOK_BACK = 40
 @cache
 def abbreviations(language: str | None) -> Abbreviations:
     """Return the tables of a language; None: what is safe whatever the language is."""
-    if language is not None:
-        rules = language_rules(language)
-        ordinal_before = {*rules.lists["ordinal_before"], *rules.month_numbers}
-        return Abbreviations(
-            never_final=rules.never_final,
-            before_number=rules.before_number,
-            may_end=frozenset(_key(entry) for entry in rules.may_end),
-            ordinal_after=frozenset(rules.lists["ordinal_after"]),
-            ordinal_before=frozenset(ordinal_before),
-            has_ordinals=bool(rules.lists["ordinal_after"]),
-        )
-    every = [abbreviations(code) for code in LANGUAGES]
+    tables = [language_rules(code) for code in ([language] if language else LANGUAGES)]
+    never_final = frozenset().union(*(rules.never_final for rules in tables))
+    ordinal_after = frozenset().union(*(rules.lists["ordinal_after"] for rules in tables))
     return Abbreviations(
-        never_final=frozenset(
-            entry for tables in every for entry in tables.never_final if _safe_anywhere(entry)
+        never_final=never_final if language else frozenset(filter(_safe_anywhere, never_final)),
+        before_number=frozenset().union(*(rules.before_number for rules in tables)),
+        may_end=frozenset(_key(entry) for rules in tables for entry in rules.may_end),
+        ordinal_after=ordinal_after,
+        ordinal_before=frozenset().union(
+            *({*rules.lists["ordinal_before"], *rules.month_numbers} for rules in tables)
         ),
-        before_number=frozenset().union(*(tables.before_number for tables in every)),
-        may_end=frozenset().union(*(tables.may_end for tables in every)),
-        ordinal_after=frozenset().union(*(tables.ordinal_after for tables in every)),
-        ordinal_before=frozenset().union(*(tables.ordinal_before for tables in every)),
-        has_ordinals=True,
     )
 
 
@@ -81,7 +66,7 @@ def classify_period(text: str, start: int, stop: int, tables: Abbreviations) -> 
         stop - start < _LOOK_BACK or "\n" in before.rstrip("0123456789")
     ):
         return Period.ABBREVIATION
-    if tables.has_ordinals and _BARE_NUMBER.search(before):
+    if tables.ordinal_after and _BARE_NUMBER.search(before):
         word = _WORD_BEFORE.search(before)
         if word is not None and word[1].casefold() in tables.ordinal_after:
             return Period.ABBREVIATION

@@ -1,7 +1,6 @@
 """Numbers with what follows them: finding them, units, money, and agreement with a noun."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -38,13 +37,11 @@ class Numeral:
 def number_pattern(code: str) -> str:
     """Return the pattern of an unsigned number in a language's notation, without groups."""
     rules = language_rules(code)
-    decimal_mark = re.escape(rules.decimal)
-    grouped = "|".join(
-        rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{decimal_mark}[0-9]+)?"
-        for mark in rules.grouping
-    )
     # Groups with spaces are a number anywhere when there are two of them.
-    grouped += rf"|[1-9][0-9]{{0,2}}(?: [0-9]{{3}}){{2,}}(?:{decimal_mark}[0-9]+)?"
+    groups = [f"(?:{re.escape(mark)}[0-9]{{3}})+" for mark in rules.grouping]
+    groups.append("(?: [0-9]{3}){2,}")
+    fraction = rf"(?:{re.escape(rules.decimal)}[0-9]+)?"
+    grouped = "|".join(rf"[1-9][0-9]{{0,2}}{group}{fraction}" for group in groups)
     return rf"(?:(?:{grouped}|[0-9]+(?:[.,][0-9]+)?)(?![0-9]|[.,:/'’][0-9]))"
 
 
@@ -82,10 +79,9 @@ def with_sign(words: str, sign: str, rules: LanguageRules, *, temperature: bool 
     if not sign:
         return words
     name = "minus" if sign == "-" else "plus"
-    if temperature:
-        name = f"{name}_temperature" if f"{name}_temperature" in rules.words else name
-    glue = "" if rules.code in {"zh", "ja"} else " "
-    return f"{rules.words[name]}{glue}{words}"
+    if temperature and f"{name}_temperature" in rules.words:
+        name += "_temperature"
+    return f"{rules.words[name]}{rules.space}{words}"
 
 
 def spell_quantity(
@@ -137,9 +133,6 @@ def _spell_unsigned(numeral: Numeral, rules: LanguageRules, gender: str, case: s
     return cardinal(numeral.value, rules.code, gender=gender, case=case)
 
 
-_WORD_BEFORE = re.compile(r"(\w+)\W{1,2}$")
-
-
 def case_before(text: str, start: int, rules: LanguageRules) -> str | None:
     """Return the case that the words before an index ask for; None: another than we can form.
 
@@ -147,7 +140,7 @@ def case_before(text: str, start: int, rules: LanguageRules) -> str | None:
     """
     if rules.code != "ru":
         return "n"
-    word = _WORD_BEFORE.search(text, max(0, start - 24), start)
+    word = re.search(r"(\w+)\W{1,2}$", text[max(0, start - 24) : start])
     if word is None:
         return "n"
     if word[1].lower() in rules.lists["genitive_after"]:
@@ -155,7 +148,6 @@ def case_before(text: str, start: int, rules: LanguageRules) -> str | None:
     return None if word[1].lower() in rules.lists["other_case_after"] else "n"
 
 
-_TEMPERATURES = frozenset({"celsius", "fahrenheit", "degree"})
 _CURRENCY_SYMBOLS = {
     "€": "EUR", "EUR": "EUR", "US$": "USD", "$": "USD", "USD": "USD", "£": "GBP", "GBP": "GBP",
     "¥": "JPY", "￥": "JPY", "JPY": "JPY", "CNY": "CNY", "RMB": "CNY", "₩": "KRW", "KRW": "KRW",
@@ -170,23 +162,20 @@ def speak_units(text: str, rules: LanguageRules) -> str:
 
     def spoken(match: re.Match[str]) -> str:
         case = case_before(text, match.start(), rules)
-        if case is None or (rules.code == "ru" and _is_abbreviation(match, text)):
+        # Russian: "2026 г." is a year, "5 и т. д." an abbreviation.
+        is_abbreviation = text.startswith(".", match.end()) and (
+            match["unit"] == "т" or (match["unit"] == "г" and len(match["number"]) == 4)
+        )
+        if case is None or is_abbreviation:
             return match[0]
         unit = rules.unit_symbols.get(match["unit"])
         term = rules.scales[match["unit"]] if unit is None else rules.units[unit]
         numeral = parse_numeral(match["number"], rules)
-        temperature = unit in _TEMPERATURES
-        words = spell_quantity(numeral, term, rules, case=case, temperature=temperature)
+        is_temperature = unit in {"celsius", "fahrenheit", "degree"}
+        words = spell_quantity(numeral, term, rules, case=case, temperature=is_temperature)
         return _per_kwh(words, match, rules)
 
     return _unit_pattern(rules.code).sub(spoken, text)
-
-
-def _is_abbreviation(match: re.Match[str], text: str) -> bool:
-    """Whether a Russian letter with a stop is no unit: "2026 г." is a year, "5 и т. д."."""
-    if text[match.end() : match.end() + 1] != ".":
-        return False
-    return match["unit"] == "т" or (match["unit"] == "г" and len(match["number"]) == 4)
 
 
 def speak_currencies(text: str, rules: LanguageRules) -> str:
@@ -197,48 +186,37 @@ def speak_currencies(text: str, rules: LanguageRules) -> str:
         if case is None:
             return match[0]
         symbol = match["before"] or match["after"]
-        currency = _CURRENCY_SYMBOLS[symbol]
-        if rules.code == "zh" and symbol in {"¥", "￥"}:
-            currency = "CNY"
-        number = match["number_after"] or match["number_before"]
-        numeral = parse_numeral(number, rules)
+        is_yuan = rules.code == "zh" and symbol in {"¥", "￥"}
+        currency = "CNY" if is_yuan else _CURRENCY_SYMBOLS[symbol]
+        numeral = parse_numeral(match["number_after"] or match["number_before"], rules)
         if match["sign"]:
             numeral = replace(numeral, sign="-")
-        scale = match["scale_after"] or match["scale_before"]
-        if scale is not None:
-            words = _scaled(numeral, rules.scales[scale], currency, rules, case)
+        if scale := match["scale_after"] or match["scale_before"]:
+            words = spell_quantity(numeral, rules.scales[scale], rules, case=case)
+            words += f" {with_preposition(rules.currencies[currency].forms[-1], rules)}"
         else:
-            words = _amount(numeral, currency, rules, case)
+            words = _spell_amount(numeral, currency, rules, case)
         return _per_kwh(words, match, rules)
 
     return _currency_pattern(rules.code).sub(spoken, text)
 
 
-def _scaled(numeral: Numeral, scale: Term, currency: str, rules: LanguageRules, case: str) -> str:
-    words = spell_quantity(numeral, scale, rules, case=case)
-    return f"{words} {with_preposition(rules.currencies[currency].forms[-1], rules)}"
-
-
-def _amount(numeral: Numeral, currency: str, rules: LanguageRules, case: str) -> str:
-    name = rules.currencies[currency]
-    pattern = rules.amount
-    minor = rules.minor_currencies.get(currency)
-    if not pattern:
+def _spell_amount(numeral: Numeral, currency: str, rules: LanguageRules, case: str) -> str:
+    name, minor = rules.currencies[currency], rules.minor_currencies.get(currency)
+    if not rules.amount:
         numeral = replace(numeral, fraction=numeral.fraction.rstrip("0"))
-    if len(numeral.fraction) != 2 or not pattern or minor is None:
+    if len(numeral.fraction) != 2 or not rules.amount or minor is None:
         return spell_quantity(numeral, name, rules, case=case)
-    major_part = replace(numeral, fraction="")
-    minor_value = int(numeral.fraction)
-    minor_part = Numeral("", str(minor_value))
-    if minor_value == 0:
-        return spell_quantity(major_part, name, rules, case=case)
-    minor_words = spell_quantity(minor_part, minor, rules, case=case)
-    if numeral.value == 0:
-        return spell_quantity(replace(minor_part, sign=numeral.sign), minor, rules, case=case)
-    return pattern.format(
-        major=spell_quantity(major_part, name, rules, case=case),
-        minor=minor_words,
-        minor_number=cardinal(minor_value, rules.code, case=case),
+    cents = int(numeral.fraction)
+    if cents and not numeral.value:
+        return spell_quantity(Numeral(numeral.sign, str(cents)), minor, rules, case=case)
+    major = spell_quantity(replace(numeral, fraction=""), name, rules, case=case)
+    if not cents:
+        return major
+    return rules.amount.format(
+        major=major,
+        minor=spell_quantity(Numeral("", str(cents)), minor, rules, case=case),
+        minor_number=cardinal(cents, rules.code, case=case),
     )
 
 
@@ -282,7 +260,6 @@ def _currency_pattern(code: str) -> re.Pattern[str]:
 
 
 NEXT_WORD = re.compile(rf"{SPACE}([{LETTER}]+)")
-_RUSSIAN_YEAR = re.compile(rf"{SPACE}гг?\.")
 
 
 def gender_of_number(
@@ -297,44 +274,32 @@ def gender_of_number(
         rules: Tables of the language.
         case: Russian only: "n" nominative, "g" genitive.
     """
-    if rules.code in {"zh", "ko"}:
-        return _counted(value, before, following, rules)
+    code = rules.code
+    if code in {"zh", "ko"}:
+        return _counted(value, before, following.lstrip(" "), rules)
     next_word = NEXT_WORD.match(following)
-    agree = _AGREEMENTS.get(rules.code)
-    if next_word is None or agree is None:
+    if next_word is None or code in {"en", "ja"}:
         return "n"
     word = next_word[1].lower()
     if word in rules.lists["not_nouns"]:
         return "n"
-    if rules.code == "ru" and _RUSSIAN_YEAR.match(following):
-        return None
-    return agree(value, word, rules, case)
-
-
-def _agree_german(value: int, _word: str, _data: LanguageRules, _case: str) -> str | None:
-    return None if value == 1 else "n"
-
-
-def _agree_italian(value: int, word: str, rules: LanguageRules, _case: str) -> str | None:
-    if value != 1:
-        return "n"
-    return None if word[0] in "aeiou" else _noun_gender(word, rules)
-
-
-def _agree_french(value: int, word: str, rules: LanguageRules, _case: str) -> str | None:
-    agrees = ends_in_one(value) and value % 100 not in {71, 91}
-    return _noun_gender(word, rules) if agrees and (value == 1 or word[-1] in "sx") else "n"
-
-
-def _agree_iberian(value: int, word: str, rules: LanguageRules, _case: str) -> str | None:
-    inflects = ends_in_one(value) or value // 100 % 10 > 1 or value // 100_000 % 10 > 1
-    if rules.code == "pt":
-        inflects = inflects or (value % 10 == 2 and value % 100 != 12)
-    return _noun_gender(word, rules) if inflects and (value == 1 or word[-1] == "s") else "n"
-
-
-def _agree_russian(value: int, word: str, rules: LanguageRules, case: str) -> str | None:
-    return _noun_gender(word, rules) or _russian_gender(value, word, case)
+    if code == "de":
+        return None if value == 1 else "n"
+    if code == "ru":
+        if re.match(rf"{SPACE}гг?\.", following):
+            return None
+        return _noun_gender(word, rules) or _russian_gender(value, word, case)
+    if code == "it":
+        agrees = value == 1
+        if agrees and word[0] in "aeiou":
+            return None
+    elif code == "fr":
+        agrees = ends_in_one(value) and value % 100 not in {71, 91}
+    else:
+        agrees = ends_in_one(value) or value // 100 % 10 > 1 or value // 100_000 % 10 > 1
+        agrees = agrees or (code == "pt" and value % 10 == 2 and value % 100 != 12)
+    is_noun = value == 1 or word[-1] == "s" or (code == "fr" and word[-1] == "x")
+    return _noun_gender(word, rules) if agrees and is_noun else "n"
 
 
 def _noun_gender(word: str, rules: LanguageRules) -> str | None:
@@ -351,32 +316,21 @@ def _russian_gender(value: int, word: str, case: str) -> str | None:
     last = value % 10
     if value % 100 in {11, 12} or last not in {1, 2} or not re.match("[а-яё]", word):
         return "n"
-    if case == "g" and last == 2:
-        return "n"
-    if case == "n" and last == 2:
+    if last == 2:
         # два стола, два окна; две минуты
-        return {"а": "m", "я": "m", "ы": "f", "и": "f"}.get(word[-1])
+        return "n" if case == "g" else {"а": "m", "я": "m", "ы": "f", "и": "f"}.get(word[-1])
     if case == "n" and word[-1] not in "аяоеёиыуюэйь":
         return "m"
     return "f" if case == "n" and word[-1] in "ая" and len(word) > 3 else None
 
 
 def _counted(value: int, before: str, following: str, rules: LanguageRules) -> str:
-    follows = following.lstrip(" ")
+    """Return "m" where Chinese says 两, "native" where Korean counts in its own numerals."""
     if rules.code == "zh":
-        counted = value == 2 and follows.startswith(rules.lists["two_before"])
+        counted = value == 2 and following.startswith(rules.lists["two_before"])
         return "m" if counted and not before.endswith(("第", "月", "初")) else "n"
-    if follows.startswith(rules.lists["sino_before"]) or before.endswith("제"):
+    if following.startswith(rules.lists["sino_before"]) or before.endswith("제"):
         return "n"
-    limit = 12 if re.match("시(?!간)", follows) else 99
-    return "native" if follows.startswith(rules.lists["native_before"]) and value <= limit else "n"
-
-
-_AGREEMENTS: Final[dict[str, Callable[[int, str, LanguageRules, str], str | None]]] = {
-    "de": _agree_german,
-    "it": _agree_italian,
-    "fr": _agree_french,
-    "es": _agree_iberian,
-    "pt": _agree_iberian,
-    "ru": _agree_russian,
-}
+    limit = 12 if re.match("시(?!간)", following) else 99
+    native = value <= limit and following.startswith(rules.lists["native_before"])
+    return "native" if native else "n"

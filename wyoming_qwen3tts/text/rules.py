@@ -28,10 +28,10 @@ class Term:
 class Times:
     """Patterns for a time of day; ``{h}`` and ``{m}`` stand for the spoken numbers."""
 
-    hour: tuple[str, ...]
-    minutes: tuple[str, ...]
-    minutes_below_ten: tuple[str, ...] = ()
-    suffixes: tuple[str, ...] = ()
+    hour: Sequence[str]
+    minutes: Sequence[str]
+    minutes_below_ten: Sequence[str] = ()
+    suffixes: Sequence[str] = ()
     """Words that belong to the time in writing: "14:30 Uhr"."""
     letter: str | None = None
     """Letter that may stand for the colon: "14h30"."""
@@ -43,7 +43,7 @@ class Times:
 
 @dataclass(frozen=True)
 class LanguageRules:
-    """All tables of one language."""
+    """All tables of one language; Chinese and Japanese put no space between words."""
 
     code: str
     decimal: str
@@ -77,6 +77,11 @@ class LanguageRules:
     lists: Mapping[str, tuple[str, ...]]
     """Word lists of rules that only some languages have."""
 
+    @property
+    def space(self) -> str:
+        """What stands between two words."""
+        return "" if self.code in {"zh", "ja"} else " "
+
 
 _WORD_LISTS = (
     "masculine_endings", "feminine_endings", "masculine_words", "feminine_words", "genitive_after",
@@ -96,30 +101,39 @@ def language_rules(code: str) -> LanguageRules:
     if code not in LANGUAGES:
         raise ConfigError(f"No text rules for language {code!r}; known: {', '.join(LANGUAGES)}.")
     table = _read(f"{code}.yaml")
-    numbers = table.pop("numbers")
     abbreviations = table.pop("abbreviations")
-    units = _terms(table.pop("units"))
     currencies = table.pop("currencies")
-    months = tuple(table.pop("months", ()))
-    genitive = tuple(table.pop("months_genitive", ()))
+    units = _terms(table.pop("units"))
+    months, genitive = (tuple(table.pop(key, ())) for key in ("months", "months_genitive"))
     rules = LanguageRules(
         code=code,
-        decimal=numbers["decimal"],
-        grouping=numbers["grouping"],
+        **table.pop("numbers"),
         words=table.pop("words"),
-        times=Times(**{key: _frozen(value) for key, value in table.pop("times").items()}),
+        times=Times(**table.pop("times")),
         amount=currencies["amount"],
         scale_link=currencies["scale_link"],
         currencies=_terms(currencies["names"]),
         minor_currencies=_terms(currencies["minor"]),
         units=units,
-        unit_symbols=_unit_symbols(units, table.pop("extra_symbols", {})),
+        unit_symbols={
+            symbol: unit
+            for symbols_of_units in (_read("units.yaml"), table.pop("extra_symbols", {}))
+            for unit, symbols in symbols_of_units.items()
+            for symbol in symbols
+            if unit in units
+        },
         symbols=table.pop("symbols"),
         scales=_terms(table.pop("scales", {})),
         dates=table.pop("dates", {}),
         months=months,
         months_genitive=genitive,
-        month_numbers=_month_numbers(months, genitive, table.pop("month_abbreviations", ())),
+        month_numbers={
+            name.casefold(): number
+            for names in (months, genitive, table.pop("month_abbreviations", ()))
+            for number, spellings in enumerate(names, start=1)
+            for name in (spellings if isinstance(spellings, list) else [spellings])
+            if name
+        },
         never_final=frozenset(abbreviations.pop("never_final", ())),
         before_number=frozenset(abbreviations.pop("before_number", ())),
         may_end=frozenset(abbreviations.pop("may_end", ())),
@@ -145,32 +159,6 @@ def _read(name: str) -> dict[str, Any]:
     return table
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _terms(table: Mapping[str, Any]) -> dict[str, Term]:
     rows = {str(name): ["m", row] if isinstance(row, str) else row for name, row in table.items()}
     return {name: Term(row[0], tuple(row[1:])) for name, row in rows.items()}
-
-
-def _unit_symbols(units: Mapping[str, Term], extra: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    symbols: dict[str, str] = {}
-    for table in (_read("units.yaml"), extra):
-        for unit, spellings in table.items():
-            if unit in units:
-                symbols.update(dict.fromkeys(spellings, unit))
-    return symbols
-
-
-def _month_numbers(
-    months: Sequence[str], genitive: Sequence[str], abbreviations: Sequence[Any]
-) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for names in (months, genitive):
-        numbers.update({name.casefold(): index for index, name in enumerate(names, start=1)})
-    for index, row in enumerate(abbreviations, start=1):
-        for name in row if isinstance(row, list) else [row]:
-            if name is not None:
-                numbers[name.casefold()] = index
-    return numbers

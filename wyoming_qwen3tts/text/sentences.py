@@ -9,7 +9,6 @@ it has no abbreviations in small letters, no ordinals and no code blocks.
 
 import re
 import unicodedata
-from enum import Enum
 
 from wyoming_qwen3tts.text.abbreviations import (
     Abbreviations,
@@ -62,7 +61,7 @@ class SentenceStream:
         For a timer, while a language model thinks. Text that may continue ("Dr.", "3.", an open
         block of code) stays.
         """
-        return self._take(final=True) if is_finished(self._buffer, self._tables) else []
+        return self._take(final=True) if _is_finished(self._buffer, self._tables) else []
 
     def finish(self) -> list[str]:
         """Return the rest; the stream can then take another text."""
@@ -85,7 +84,7 @@ class SentenceStream:
                 position = start
                 break
             may_be_block = line_start and self._whole_blocks
-            end = find_end(
+            end = _find_end(
                 text, start, self._tables, self._max_chars, line_start=may_be_block, final=final
             )
             if end is None:
@@ -105,21 +104,11 @@ def split_sentences(
     return stream.push(text) + stream.finish()
 
 
-class Verdict(Enum):
-    """Whether a sentence ends at a candidate."""
-
-    YES = "yes"
-    NO = "no"
-    WAIT = "wait"
-    """More text is needed."""
-
-
 _CJK_ENDERS = "。！？｡"
-_CANDIDATE = re.compile(rf"[.!?…{_CJK_ENDERS}؟।॥]+|\n\s*")
+_CANDIDATE = re.compile(rf"(?P<marks>[.!?…{_CJK_ENDERS}؟।॥]+)[\"'”’»)\]}}」』）】》〉*_~`]*|\n\s*")
 _FINISHED = re.compile(rf"([.!?…{_CJK_ENDERS}؟।॥]+)\W*$|\n\s*$")
-_CLOSERS = re.compile(r"[\"'”’»)\]}」』）】》〉*_~`]*")
-_OPENERS = re.compile(r"[\"'“‘«„‚(\[{「『（【《〈*_~`¿¡]*")
-_SPACE = re.compile(r"\s*")
+_OPENING = re.compile(r"(\s*)([\"'“‘«„‚(\[{「『（【《〈*_~`¿¡]*)")
+_CJK_SCRIPTS = {"han", "kana", "hangul"}
 _WORD = re.compile(r"\w+")
 _LIST_OR_HEAD = re.compile(r"[-*+•#>|]|[0-9]+[.)]\s|\w\)\s")
 _HEAD_LINE = re.compile(r"[ \t]*[#|]")
@@ -139,7 +128,7 @@ _HEAD_CHARS = 12
 _BLOCK_HEADS = ("```", "~~~", "<think>", "<thinking>", "<reasoning>")
 
 
-def find_end(
+def _find_end(
     text: str, start: int, tables: Abbreviations, max_chars: int, *, line_start: bool, final: bool
 ) -> int | None:
     """Return the end of the sentence that starts at ``start``, or None while it is not sure.
@@ -158,23 +147,28 @@ def find_end(
     for found in _CANDIDATE.finditer(text, start, limit):
         # Found within the limit, but read to its end.
         match = _CANDIDATE.match(text, found.start()) or found
-        end, verdict = _judge(text, start, match, tables, final=final)
+        end = match.end() if match["marks"] else match.start()
+        if not match["marks"]:
+            ends_here = _ends_at_newline(text, start, match, final=final)
+        elif end == len(text):
+            ends_here = True if final else None
+        else:
+            ends_here = _ends_at_mark(text, start, match, tables, final=final)
         if end - start > _MOST_MARKS * max_chars:
             # An endless row of marks: later rules must not get it in one piece.
             return start + _MOST_MARKS * max_chars
-        if verdict is Verdict.WAIT:
+        if ends_here is None:
             return None
-        if verdict is Verdict.NO or not _ALNUM.search(text, start, end):
-            continue
-        return end
+        if ends_here and _ALNUM.search(text, start, end):
+            return end
     if limit < len(text):
         return _cut(text, start, limit)
     return len(text) if final else None
 
 
-def is_finished(text: str, tables: Abbreviations) -> bool:
+def _is_finished(text: str, tables: Abbreviations) -> bool:
     """Return whether text looks like a whole sentence although nothing follows yet."""
-    if not _ALNUM.search(text) or _in_block(text):
+    if not _ALNUM.search(text) or _block_end(text.lstrip(), 0, final=False) != 0:
         return False
     last_line = text.rpartition("\n")[2].strip().lower()
     tail = _FINISHED.search(text)
@@ -189,16 +183,13 @@ def is_finished(text: str, tables: Abbreviations) -> bool:
 
 def display_length(text: str) -> int:
     """Return the length of text in Latin letters."""
-    return sum(_char_width(char) for char in text)
+    return sum(map(_char_width, text))
 
 
 def _char_width(char: str) -> int:
     if char < "\u1100":
         return 1
-    script = script_of(char)
-    if script in {"han", "bopomofo"}:
-        return 3
-    return 2 if script in {"kana", "hangul"} else 1
+    return {"han": 3, "bopomofo": 3, "kana": 2, "hangul": 2}.get(script_of(char) or "", 1)
 
 
 def _limit(text: str, start: int, max_chars: int) -> int:
@@ -211,101 +202,70 @@ def _limit(text: str, start: int, max_chars: int) -> int:
     return len(text)
 
 
-def _judge(
-    text: str, start: int, match: re.Match[str], tables: Abbreviations, *, final: bool
-) -> tuple[int, Verdict]:
-    if "\n" in match[0]:
-        return match.start(), _judge_newline(text, start, match, final=final)
-    closers = _CLOSERS.match(text, match.end())
-    end = closers.end() if closers else match.end()
-    if end == len(text):
-        return end, Verdict.YES if final else Verdict.WAIT
-    if any(char in _CJK_ENDERS for char in match[0]):
-        return end, _judge_cjk(text, match.end(), end)
-    if not text[end].isspace():
-        return end, _judge_unspaced(text, match, end)
-    if match[0] != ".":
-        return end, _judge_next(text, end, Period.SENTENCE, tables, final=final)
-    kind = classify_period(text, start, match.start(), tables)
-    if kind is Period.ABBREVIATION:
-        return end, Verdict.NO
-    return end, _judge_next(text, end, kind, tables, final=final)
-
-
-def _judge_newline(text: str, start: int, match: re.Match[str], *, final: bool) -> Verdict:
+def _ends_at_newline(text: str, start: int, match: re.Match[str], *, final: bool) -> bool | None:
+    """Return whether a sentence ends at a line end; None: more text is needed."""
     head = text[match.end() : match.end() + _HEAD_CHARS].lower()
     if head.startswith(_BLOCK_HEADS):
-        return Verdict.YES
+        return True
     if not final and any(block.startswith(head) for block in _BLOCK_HEADS):
-        return Verdict.WAIT
+        return None
     line_start = max(start, text.rfind("\n", start, match.start()) + 1)
     if match[0].count("\n") > 1 or not head or _HEAD_LINE.match(text, line_start):
-        return Verdict.YES
+        return True
     if not text[match.end()].islower():
-        return Verdict.YES
+        return True
     # A small letter goes on with the sentence of the line before, unless it marks a list item.
     if len(head) < 3 and not final:
-        return Verdict.WAIT
-    return Verdict.YES if _LIST_OR_HEAD.match(head) else Verdict.NO
+        return None
+    return bool(_LIST_OR_HEAD.match(head))
 
 
-def _judge_cjk(text: str, run_end: int, end: int) -> Verdict:
-    quoted = end > run_end
-    # 「はい。」と言う: the quotation goes on in the sentence around it.
-    if quoted and text[end] in "とっ":
-        return Verdict.NO
-    return Verdict.NO if text[end] in "，、,；;：:" else Verdict.YES
-
-
-def _judge_unspaced(text: str, match: re.Match[str], end: int) -> Verdict:
-    """Judge a Western full stop with no space after it: "3.14", "a.b", or CJK text."""
+def _ends_at_mark(
+    text: str, start: int, match: re.Match[str], tables: Abbreviations, *, final: bool
+) -> bool | None:
+    """Return whether a sentence ends at a mark with text after it; None: more text is needed."""
+    marks, end = match["marks"], match.end()
     following = text[end]
-    if ord(following) > 0x2190 and unicodedata.category(following) == "So":
-        return Verdict.YES
-    if script_of(following) not in {"han", "kana", "hangul"} or "…" in match[0]:
-        return Verdict.NO
-    if match[0] != ".":
-        return Verdict.YES
-    return (
-        Verdict.YES
-        if script_of(text[match.start() - 1]) in {"han", "kana", "hangul"}
-        else Verdict.NO
-    )
+    if any(char in _CJK_ENDERS for char in marks):
+        # 「はい。」と言う: the quotation goes on in the sentence around it.
+        return following not in ("，、,；;：:とっ" if end > match.end("marks") else "，、,；;：:")
+    if not following.isspace():
+        # No space after a Western mark: "3.14", "a.b", emoji or CJK text.
+        if ord(following) > 0x2190 and unicodedata.category(following) == "So":
+            return True
+        if script_of(following) not in _CJK_SCRIPTS or "…" in marks:
+            return False
+        return marks != "." or script_of(text[match.start() - 1]) in _CJK_SCRIPTS
+    is_stop = marks == "."
+    period = classify_period(text, start, match.start(), tables) if is_stop else Period.SENTENCE
+    if period is Period.ABBREVIATION:
+        return False
+    return _starts_sentence(text, end, period, tables, final=final)
 
 
-def _judge_next(
-    text: str, end: int, kind: Period, tables: Abbreviations, *, final: bool
-) -> Verdict:
-    """Judge by the white space at ``end`` and the word after it."""
-    spaces = _SPACE.match(text, end)
-    after = spaces.end() if spaces else end
-    if "\n" in text[end:after]:
-        return Verdict.YES
-    openers = _OPENERS.match(text, after)
-    word_start = openers.end() if openers else after
+def _starts_sentence(
+    text: str, end: int, period: Period, tables: Abbreviations, *, final: bool
+) -> bool | None:
+    """Return whether the word after the white space at ``end`` starts a sentence."""
+    opening = _OPENING.match(text, end)
+    word_start = opening.end() if opening else end
+    if opening and ("\n" in opening[1] or (word_start < len(text) and set("¿¡") & {*opening[2]})):
+        return True
     if word_start == len(text):
-        return Verdict.YES if final else Verdict.WAIT
-    if any(char in "¿¡" for char in text[after:word_start]):
-        return Verdict.YES
+        return True if final else None
     first = text[word_start]
-    if kind is Period.BEFORE_NUMBER and first.isdigit():
-        return Verdict.NO
+    if period is Period.BEFORE_NUMBER and first.isdigit():
+        return False
     if not first.isalpha():
-        return Verdict.YES
+        return True
     if first.islower():
-        return Verdict.NO
-    if kind is Period.ORDINAL:
-        return _judge_ordinal(text, word_start, tables, final=final)
-    return Verdict.YES
-
-
-def _judge_ordinal(text: str, word_start: int, tables: Abbreviations, *, final: bool) -> Verdict:
+        return False
     word = _WORD.match(text, word_start)
-    if word is None:
-        return Verdict.YES
+    if period is not Period.ORDINAL or word is None:
+        return True
     if word.end() == len(text) and not final and len(word[0]) < _MAX_WORD:
-        return Verdict.WAIT
-    return Verdict.NO if word[0].casefold() in tables.ordinal_before else Verdict.YES
+        return None
+    return word[0].casefold() not in tables.ordinal_before
 
 
 def _cut(text: str, start: int, limit: int) -> int:
@@ -317,15 +277,12 @@ def _cut(text: str, start: int, limit: int) -> int:
         if usable := [end for end in ends if floor <= end <= limit]:
             return usable[-1]
     cut = limit
-    while cut > start + 1 and _joined(text, cut):
+    # Keep a letter and its marks, and emoji joined by U+200D, together.
+    while cut > start + 1 and (
+        unicodedata.category(text[cut])[0] == "M" or "\u200d" in text[cut - 1 : cut + 1]
+    ):
         cut -= 1
     return cut if cut > start + 1 else limit
-
-
-def _joined(text: str, index: int) -> bool:
-    """Whether the characters on both sides of an index make one sign."""
-    before, after = text[index - 1], text[index]
-    return unicodedata.category(after)[0] == "M" or "\u200d" in {before, after}
 
 
 def _block_end(text: str, start: int, *, final: bool) -> int | None:
@@ -347,7 +304,3 @@ def _block_end(text: str, start: int, *, final: bool) -> int | None:
     if not final and any(block.startswith(head) for block in _BLOCK_HEADS):
         return None
     return start
-
-
-def _in_block(text: str) -> bool:
-    return _block_end(text.lstrip(), 0, final=False) != 0
