@@ -86,7 +86,6 @@ class SpeechSubject:
         return {
             "wall_s": wall_s,
             "num_frames": sum(utterance.timing.num_frames for utterance in utterances),
-            "num_samples": sum(utterance.timing.num_samples for utterance in utterances),
             "prefill_s": sum(talker.get("prefill", ())),
             "talker_s": sum(talker.get("step", ())),
             "predictor_s": self._parts["code_predictor"].total_s,

@@ -29,7 +29,7 @@ from wyoming_qwen3tts.synthesis.guard import RunawayGuard
 from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, PromptBuilder
 from wyoming_qwen3tts.synthesis.request import PresetSpeaker, SynthesisRequest, default_options
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.utterance import CodecStream, FinishReason, TextQueue, Utterance
+from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 
 PATIENCE_S = 10.0
 
@@ -50,9 +50,8 @@ PLACES = [
     (Utterance, "add_frame"),
     (Utterance, "decode"),
     (Utterance, "add_audio"),
-    (TextQueue, "take"),
-    (CodecStream, "push"),
-    (CodecStream, "decode"),
+    (Utterance, "next_text"),
+    (Utterance, "open_codec"),
     (RunawayGuard, "push"),
     (RunawayGuard, "finish"),
     (RunawayGuard, "record_code"),
@@ -65,8 +64,7 @@ OPEN_PLACES = [
     (IncrementalTokenizer, "finish"),
     (PromptBuilder, "open"),
     (PromptBuilder, "text_vectors"),
-    (TextQueue, "extend"),
-    (TextQueue, "close"),
+    (Utterance, "add_text"),
 ]
 PARTS = [
     ("talker", "prefill"),
@@ -126,7 +124,7 @@ async def speak(worker, synthesizer, *, is_open=False):
 
 async def first_chunk(utterance):
     """Wait for audio without the worker's help, so that nothing cancels the utterance."""
-    await eventually(lambda: utterance.timing.num_samples > 0)
+    await eventually(lambda: utterance.timing.audio_s > 0)
 
 
 def inject(monkeypatch, owner, name, cause):

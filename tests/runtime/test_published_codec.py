@@ -10,7 +10,6 @@ from tests.oracle.codec_encoder import OracleCodecEncoder
 from tests.support.speech_clip import speech_clip
 from wyoming_qwen3tts.errors import GraphInterfaceError, VoiceError
 from wyoming_qwen3tts.runtime.onnx_community import _WindowedDecoder
-from wyoming_qwen3tts.synthesis.utterance import CodecStream
 
 BASE = "0.6B-base"
 NUM_FRAMES = 62
@@ -79,15 +78,9 @@ def test_any_cut_gives_the_same_samples(sizes, decoder, codes, windowed):
 
 def test_ramp_needs_one_run_per_call(decoder, codes, monkeypatch):
     runs = count_runs(decoder, monkeypatch)
-    stream, num_calls = CodecStream(decoder, decoder.initial_state()), 0
-    for frame in codes[:61]:
-        stream.push(frame)
-        if stream.is_ready:
-            stream.decode()
-            num_calls += 1
     assert decoder.chunk_ramp == (1, 4, 8, 12)
-    assert stream.num_waiting == 0
-    assert len(runs) == num_calls == 7
+    decode_in_calls(decoder, codes, [1, 4, 8, 12, 12, 12, 12])
+    assert len(runs) == 7
 
 
 def test_advance_decodes_nothing_and_keeps_the_context(decoder, codes, exact, monkeypatch):

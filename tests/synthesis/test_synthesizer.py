@@ -18,7 +18,6 @@ from wyoming_qwen3tts.synthesis.request import (
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
-from wyoming_qwen3tts.synthesis.timing import FrameTimer
 from wyoming_qwen3tts.synthesis.utterance import FinishReason
 
 RYAN = PresetSpeaker("ryan")
@@ -253,8 +252,7 @@ def test_codec_failure_of_one_utterance_leaves_the_others(endless, monkeypatch):
     for _ in range(4):
         synthesizer.step()
     snapshots = synthesizer._loop.prefixes.num_bytes
-    broken = utterances[1].codec
-    monkeypatch.setattr(broken, "decode", lambda: 1 / 0)
+    monkeypatch.setattr(utterances[1], "_codec_state", None)
     run_all(synthesizer, utterances)
     assert isinstance(utterances[1].error, SynthesisError)
     assert utterances[1].finish_reason is None
@@ -355,7 +353,7 @@ def test_prefix_cache_counts_codec_states(tiny_model):
 
 def test_single_lane_speed_is_not_measured_while_others_speak(endless, monkeypatch):
     recorded = []
-    monkeypatch.setattr(FrameTimer, "record", lambda _self, seconds: recorded.append(seconds))
+    monkeypatch.setattr(Synthesizer, "_time_frame", lambda _self, s: recorded.append(s))
     synthesizer = Synthesizer(endless, max_lanes=2)
     utterances = [synthesizer.submit(request(endless, max_frames=count)) for count in (6, 3)]
     run_all(synthesizer, utterances)

@@ -320,9 +320,9 @@ class Narration:
     def _record_speed(self, utterance: Utterance) -> None:
         is_short = utterance.timing.num_frames < _MIN_SPEED_FRAMES
         # An open utterance has waited for its text; a later one may have waited for playback.
-        if is_short or utterance.was_open or utterance.request.position:
+        if is_short or utterance.request.is_open or utterance.request.position:
             return
-        rtf = utterance.timing.rtf(self._synthesizer.model.facts.sample_rate_hz)
+        rtf = utterance.timing.rtf
         if rtf is not None:
             name = self._synthesizer.model.name
             self._speed.record(rtf, self._synthesizer.single_lane_rtf, name)

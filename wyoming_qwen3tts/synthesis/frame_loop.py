@@ -9,11 +9,11 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/models/modeling_qwen3_tts.py,
 import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
+from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.errors import SynthesisError
 from wyoming_qwen3tts.runtime.kv_cache import CacheSnapshot, KVCache
 from wyoming_qwen3tts.runtime.speech_model import (
@@ -34,6 +34,10 @@ from wyoming_qwen3tts.synthesis.utterance import (
 # Positions that each lane of an idle loop keeps allocated: most utterances fit.
 _IDLE_POSITIONS = 512
 _PREFIX_CACHE_BYTES = 128 * 2**20
+_NOT_FINITE = (
+    "The code predictor's scores are not finite numbers; "
+    "rebuild the bundle, or use a higher precision such as fp32."
+)
 
 
 class PrefixCache:
@@ -57,7 +61,7 @@ class PrefixCache:
         return sum(map(_num_bytes, self._entries.values()))
 
     def prefill(self, talker: Talker, prompt: Prompt, cache: KVCache, lane: int) -> TalkerOutput:
-        """Fill an empty lane with the prompt, its shared part from memory if possible."""
+        """Fill an empty lane with the prompt, its shared part from the cache if possible."""
         shared = prompt.embeddings[: prompt.prefix_length]
         key = _digest(shared)
         snapshot: CacheSnapshot | None = self._get(key)
@@ -119,15 +123,6 @@ def _digest(array: AnyArray) -> bytes:
     return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 
-class _Sampled(NamedTuple):
-    """An utterance with its code of group 0 and the random numbers of the other groups."""
-
-    utterance: Utterance
-    code0: int
-    hidden: Float32Array
-    uniforms: Float32Array
-
-
 class FrameLoop:
     """Runs up to ``max_lanes`` utterances through one model, a frame of each per step."""
 
@@ -181,11 +176,8 @@ class FrameLoop:
     def step(self, active: Collection[Utterance] | None = None) -> list[Utterance]:
         """Make one frame of every utterance that can go on; return those that got one.
 
-        An utterance that ends gets no frame: its ``end_reason`` or ``error`` is set, and it has
-        left the loop.
-
-        Args:
-            active: Which utterances take part; the others rest and cost nothing. None means all.
+        An utterance that ends leaves the loop with an ``end_reason`` or ``error``. Those that are
+        not ``active`` rest; None means all.
         """
         for lane in reversed(range(len(self._utterances))):
             if self._cache.lengths[lane] >= self._cache.max_positions:
@@ -211,16 +203,12 @@ class FrameLoop:
         return count
 
     def _step_talker(self, utterances: Sequence[Utterance]) -> None:
-        """Read the last frame and the next text of each utterance that has both.
-
-        Args:
-            utterances: Those in the first lanes.
-        """
+        """Read the last frame and the next text of each utterance, those of the first lanes."""
         embeddings = np.zeros((len(utterances), self._model.facts.hidden_size), np.float32)
         is_ready = [False] * len(utterances)
         for lane, utterance in enumerate(utterances):
-            if isinstance(utterance.state, ReadyToStep) and not utterance.text.is_blocked:
-                np.add(utterance.state.embedding, utterance.text.take(), out=embeddings[lane])
+            if isinstance(utterance.state, ReadyToStep) and not utterance.needs_text:
+                np.add(utterance.state.embedding, utterance.next_text(), out=embeddings[lane])
                 is_ready[lane] = True
         if not any(is_ready):
             return
@@ -232,53 +220,41 @@ class FrameLoop:
     def _make_frames(self, utterances: Sequence[Utterance]) -> list[Utterance]:
         """Sample group 0 of each utterance, then the other groups of all of them at once."""
         config = self._model.facts
-        sampled: list[_Sampled] = []
+        sampled, code0s, hidden, uniforms = [], [], [], []
         for utterance in utterances:
             state = utterance.state
             if not isinstance(state, ReadyToSample):
                 continue
-            uniforms = utterance.next_uniforms(config.num_code_groups)
-            code0 = utterance.sample_code0(state.logits, float(uniforms[0]), config.codebook_size)
+            drawn = utterance.next_uniforms(config.num_code_groups)
+            code0 = utterance.sample_code0(state.logits, float(drawn[0]), config.codebook_size)
             if code0 is None:
                 self.remove(utterance)
-            else:
-                sampled.append(_Sampled(utterance, code0, state.hidden, uniforms[1:]))
+                continue
+            sampled.append(utterance)
+            code0s.append(code0)
+            hidden.append(state.hidden)
+            uniforms.append(drawn[1:])
         if not sampled:
             return []
-        code0s = np.array([item.code0 for item in sampled], np.int64)
-        hidden = np.stack([item.hidden for item in sampled])
-        groups = self._model.code_predictor.predict(hidden, code0s, _predictor_sampling(sampled))
-        frames = np.concatenate([code0s[:, None], groups], axis=1)  # (B, G)
-        if (groups < 0).any():
-            sampled, frames = self._drop_broken(sampled, frames)
-        embeddings = self._model.embeddings.frames(frames) if sampled else ()
-        for item, frame, embedding in zip(sampled, frames, embeddings, strict=True):
-            item.utterance.state = ReadyToStep(embedding)
-            item.utterance.add_frame(frame)
-        return [item.utterance for item in sampled]
-
-    def _drop_broken(
-        self, sampled: list[_Sampled], frames: Int64Array
-    ) -> tuple[list[_Sampled], Int64Array]:
-        """End the utterances whose frame holds a negative code: its scores were not finite."""
-        kept = []
-        for lane, item in enumerate(sampled):
-            if (frames[lane] >= 0).all():
-                kept.append(lane)
-                continue
-            item.utterance.error = SynthesisError(
-                "The code predictor's scores are not finite numbers; "
-                "rebuild the bundle, or use a higher precision such as fp32."
-            )
-            self.remove(item.utterance)
-        return [sampled[lane] for lane in kept], frames[kept]
-
-
-def _predictor_sampling(sampled: Sequence[_Sampled]) -> PredictorSampling:
-    options = [item.utterance.options.predictor for item in sampled]
-    return PredictorSampling(
-        uniforms=np.stack([item.uniforms for item in sampled]),
-        temperature=np.array([option.temperature for option in options], np.float32),
-        top_k=np.array([option.top_k for option in options], np.int64),
-        top_p=np.array([option.top_p for option in options], np.float32),
-    )
+        options = [utterance.options.predictor for utterance in sampled]
+        sampling = PredictorSampling(
+            uniforms=np.stack(uniforms),
+            temperature=np.array([option.temperature for option in options], np.float32),
+            top_k=np.array([option.top_k for option in options], np.int64),
+            top_p=np.array([option.top_p for option in options], np.float32),
+        )
+        codes = np.array(code0s, np.int64)
+        groups = self._model.code_predictor.predict(np.stack(hidden), codes, sampling)
+        frames = np.concatenate([codes[:, None], groups], axis=1)  # (B, G)
+        if (is_broken := (groups < 0).any(axis=1)).any():
+            for lane in np.flatnonzero(is_broken):
+                sampled[lane].error = SynthesisError(_NOT_FINITE)
+                self.remove(sampled[lane])
+            frames = frames[~is_broken]
+            sampled = [utterance for utterance in sampled if utterance.error is None]
+        if sampled:
+            embeddings = self._model.embeddings.frames(frames)
+            for utterance, frame, embedding in zip(sampled, frames, embeddings, strict=True):
+                utterance.state = ReadyToStep(embedding)
+                utterance.add_frame(frame)
+        return sampled

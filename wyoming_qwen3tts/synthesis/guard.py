@@ -15,16 +15,14 @@ from wyoming_qwen3tts.errors import SynthesisError
 # Room tone of the models lies well below this level; breath and quiet consonants lie above.
 SILENCE_RMS = 10 ** (-55 / 20)
 _WINDOW_S = 0.01
+# Silence kept before the first sound, so that a soft consonant is not cut, and after the last.
 LEADING_S = 0.1
-"""Silence kept before the first sound, so that a soft consonant is not cut."""
 TRAILING_S = 0.25
-"""Silence kept after the last sound."""
+# No speech follows after this silence; pauses in speech are shorter.
 RUNAWAY_SILENCE_S = 3.0
-"""No speech follows after this silence; pauses in speech are shorter."""
+# Frames (4 s) of the same codes of group 0, repeated in cycles of at most 8, are not speech.
 RUNAWAY_REPEATS = 50
-"""Frames (4 s) of the same repeated codes of group 0 are not speech."""
 _LONGEST_CYCLE = 8
-"""Longest repeated sequence, in frames (0.64 s)."""
 
 # Even shouting reaches full scale with few samples; broken numbers stay there.
 _FULL_SCALE = 0.999
@@ -116,7 +114,6 @@ class RunawayGuard:
     def finish(self) -> Float32Array:
         """Return the silence (S,) that is kept after the last sound."""
         held = np.concatenate([*self._held, np.zeros(0, np.float32)])
-        self._held, self._num_held = [], 0
         return held[: round(TRAILING_S * self._rate_hz)]
 
     def _hold(self, samples: Float32Array) -> None:

@@ -75,6 +75,7 @@ class PromptBuilder:
         self._role = self._embeddings.text(role)  # (3, D)
         specials = self._embeddings.text([ids.tts_bos, ids.tts_eos, ids.tts_pad])
         self._tts_bos, self._tts_eos, self._tts_pad = specials[:, None]  # (1, D) each
+        self._no_text = np.zeros((0, model.facts.hidden_size), np.float32)
         codec = self._facts.codec_ids
         pad_and_bos = self._embeddings.codec([codec.pad, codec.bos])
         self._codec_pad, self._codec_bos = pad_and_bos[:, None]  # (1, D) each
@@ -105,70 +106,47 @@ class PromptBuilder:
         return replace(prompt, trailing=prompt.trailing[:-1])
 
     def text_vectors(self, ids: Sequence[int]) -> Float32Array:
-        """Return (T, D): the vectors of more text for an open utterance."""
-        return self._text(list(ids))
-
-    @property
-    def end_of_text(self) -> Float32Array:
-        """(1, D): fed once after the last text."""
-        end: Float32Array = self._tts_eos
-        return end
+        """Return (T, D): the embeddings of text ids."""
+        return self._embeddings.text(ids) if ids else self._no_text
 
     def _assemble(self, body: list[int], voice: Voice, options: SynthesisOptions) -> Prompt:
         prefix = self._prefix(voice, options)
         layout = options.layout or default_layout(voice, self._facts.generation)
+        num_shared, codes, state = 0, None, None
         if isinstance(voice, IclVoice):
             tail, trailing, num_shared = self._icl_tail(body, voice, layout)
+            codes, state = voice.reference_codes, voice.codec_state
         else:
             tail, trailing = self._text_tail(body, layout)
-            num_shared = 0
-        return Prompt(
-            embeddings=np.concatenate([prefix, tail]),
-            trailing=trailing,
-            text_pad=self._tts_pad[0],
-            prefix_length=len(prefix) + num_shared,
-            reference_codes=voice.reference_codes if isinstance(voice, IclVoice) else None,
-            reference_state=voice.codec_state if isinstance(voice, IclVoice) else None,
-        )
+        embeddings = np.concatenate([prefix, tail])
+        prefix_length = len(prefix) + num_shared
+        return Prompt(embeddings, trailing, self._tts_pad[0], prefix_length, codes, state)
 
     def _prefix(self, voice: Voice, options: SynthesisOptions) -> Float32Array:
         """Return (T, D): instruction, role, language tag and speaker."""
-        announced = [self._embeddings.codec(self._language_tag(voice, options.language))]
-        speaker = self._speaker(voice)
-        if speaker is not None:
-            announced.append(speaker)
+        codec_ids = self._facts.codec_ids
+        language_id = language_tag_id(self._facts, voice, options.language)
+        if language_id is None:
+            tag = [codec_ids.nothink, codec_ids.think_bos, codec_ids.think_eos]
+        else:
+            tag = [codec_ids.think, codec_ids.think_bos, language_id, codec_ids.think_eos]
+        announced = [self._embeddings.codec(tag)]
+        instruction = options.instruction if self._facts.follows_instructions else None
+        match voice:
+            case PresetSpeaker(name=name):
+                announced.append(self._embeddings.codec([self._facts.speakers[name.lower()]]))
+            case XVectorVoice(x_vector=x_vector) | IclVoice(x_vector=x_vector):
+                announced.append(x_vector[None].astype(np.float32))
+            case DesignedVoice(description=description):
+                instruction = description
         # The last codec vector (codec bos) belongs to the tail: the first frame follows it.
         codec = np.concatenate([*announced, self._codec_pad])  # (n - 1, D)
         pads = np.repeat(self._tts_pad, len(codec) - 1, axis=0)
         parts = [self._role, np.concatenate([pads, self._tts_bos]) + codec]
-        instruction = self._instruction(voice, options)
-        if instruction:
-            ids = self._template_around(_INSTRUCTION, instruction)
+        if instruction and instruction.strip():
+            ids = self._template_around(_INSTRUCTION, instruction.strip())
             parts.insert(0, self._embeddings.text(ids))
         return np.concatenate(parts)
-
-    def _language_tag(self, voice: Voice, language: str | None) -> list[int]:
-        codec = self._facts.codec_ids
-        language_id = language_tag_id(self._facts, voice, language)
-        if language_id is None:
-            return [codec.nothink, codec.think_bos, codec.think_eos]
-        return [codec.think, codec.think_bos, language_id, codec.think_eos]
-
-    def _speaker(self, voice: Voice) -> Float32Array | None:
-        match voice:
-            case PresetSpeaker(name=name):
-                return self._embeddings.codec([self._facts.speakers[name.lower()]])
-            case XVectorVoice(x_vector=x_vector) | IclVoice(x_vector=x_vector):
-                return x_vector[None].astype(np.float32)
-            case DesignedVoice():
-                return None
-
-    def _instruction(self, voice: Voice, options: SynthesisOptions) -> str | None:
-        if isinstance(voice, DesignedVoice):
-            return voice.description.strip()
-        if options.instruction and self._facts.follows_instructions:
-            return options.instruction.strip()
-        return None
 
     def _template_around(self, template: str, text: str) -> list[int]:
         """Tokenise one of our templates; special tokens in the user's text are plain text."""
@@ -179,39 +157,33 @@ class PromptBuilder:
     def _text_tail(self, body: list[int], layout: TextLayout) -> tuple[Float32Array, Float32Array]:
         """Return the tail (T, D) and the trailing text (N, D) of a voice without reference."""
         if layout is TextLayout.NON_STREAMING:
-            text = np.concatenate([self._text(body), self._tts_eos])
+            text = np.concatenate([self.text_vectors(body), self._tts_eos])
             tail = np.concatenate([text + self._codec_pad, self._tts_pad + self._codec_bos])
-            return tail, self._no_text()
+            return tail, self._no_text
         # The official code feeds the token behind the role first: for an empty text that is im_end.
         first, rest = (body[:1], body[1:]) if body else ([self._facts.text_ids.im_end], [])
-        tail = self._text(first) + self._codec_bos
+        tail = self.text_vectors(first) + self._codec_bos
         if not body:
             return tail, self._tts_eos
-        return tail, np.concatenate([self._text(rest), self._tts_eos])
+        return tail, np.concatenate([self.text_vectors(rest), self._tts_eos])
 
     def _icl_tail(
         self, body: list[int], voice: IclVoice, layout: TextLayout
     ) -> tuple[Float32Array, Float32Array, int]:
         """Return tail (T, D), trailing text (N, D) and the number of shared tail positions."""
         reference = self._tokenizer.encode(voice.reference_text.strip())
-        text = np.concatenate([self._text([*reference, *body]), self._tts_eos])
+        text = np.concatenate([self.text_vectors([*reference, *body]), self._tts_eos])
         frames = self._embeddings.frames(voice.reference_codes)
         codec = np.concatenate([self._codec_bos, frames])
         if layout is TextLayout.NON_STREAMING:
             tail = np.concatenate([text + self._codec_pad, codec + self._tts_pad])
-            return tail, self._no_text(), len(reference)
+            return tail, self._no_text, len(reference)
         # One position always remains: the first frame is sampled from its output.
         num_shared = min(len(reference), len(codec) - 1)
         if len(text) > len(codec):
             return text[: len(codec)] + codec, text[len(codec) :], num_shared
         pads = np.repeat(self._tts_pad, len(codec) - len(text), axis=0)
-        return np.concatenate([text, pads]) + codec, self._no_text(), num_shared
-
-    def _text(self, ids: list[int]) -> Float32Array:
-        return self._embeddings.text(ids) if ids else self._no_text()
-
-    def _no_text(self) -> Float32Array:
-        return np.zeros((0, self._facts.hidden_size), np.float32)
+        return np.concatenate([text, pads]) + codec, self._no_text, num_shared
 
 
 def default_layout(voice: Voice, defaults: GenerationDefaults) -> TextLayout:
@@ -224,9 +196,7 @@ def default_layout(voice: Voice, defaults: GenerationDefaults) -> TextLayout:
 
 
 def language_tag_id(facts: ModelFacts, voice: Voice, language: str | None) -> int | None:
-    """Return the codec id that announces the language; None for auto.
-
-    A dialect speaker keeps its dialect when the language is Chinese or left open.
+    """Return the codec id of the language, None for auto; dialect speakers keep their dialect.
 
     Raises:
         RequestError: The model does not speak the language.

@@ -156,11 +156,7 @@ def default_options(defaults: GenerationDefaults, seed: int | None = None) -> Sy
 
 
 def check_options(options: SynthesisOptions) -> None:
-    """Check the ranges of all options.
-
-    Raises:
-        RequestError: A number is out of range; the message names it and the range.
-    """
+    """Raise RequestError if a number is out of range."""
     for name, sampling in (("", options.talker), ("predictor ", options.predictor)):
         if not 0.0 < sampling.temperature <= 10.0:
             raise RequestError(
@@ -195,11 +191,7 @@ def supported_voices(facts: ModelFacts) -> str:
 
 
 def check_voice(facts: ModelFacts, voice: Voice) -> None:
-    """Check that a model was trained for this kind of voice.
-
-    Raises:
-        RequestError: It was not, or it does not know the speaker; the message names what it knows.
-    """
+    """Raise RequestError if a model was not trained for this voice."""
     model_type, given = _KINDS[type(voice)]
     if facts.model_type != model_type:
         raise RequestError(

@@ -19,8 +19,7 @@ from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop
 from wyoming_qwen3tts.synthesis.guard import RunawayGuard, frame_budget
 from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, PromptBuilder
 from wyoming_qwen3tts.synthesis.request import SynthesisRequest, check_options, check_voice
-from wyoming_qwen3tts.synthesis.timing import FrameTimer
-from wyoming_qwen3tts.synthesis.utterance import CodecStream, FinishReason, Utterance
+from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 
 # A step with every lane, and the prefill of another prompt, fit into this time several times.
 _MIN_BUFFER_S = 0.6
@@ -29,6 +28,9 @@ _MIN_BUFFER_S = 0.6
 _CLIP_SLICE_FRAMES = 8
 _SHORT_CLIP_SLICE_FRAMES = 2
 _MAX_ATTEMPTS = 2
+# The codec decodes several frames at once, so single frames say little.
+_MIN_TIMED_FRAMES = 8
+_TIMING_WEIGHT = 0.05
 
 
 class Synthesizer:
@@ -41,13 +43,15 @@ class Synthesizer:
         self._loop = FrameLoop(model, max_lanes=max_lanes)
         self._waiting: deque[Utterance] = deque()
         self._speaking: list[Utterance] = []
-        self._frame_timer = FrameTimer()
+        self._num_timed = 0
+        self._frame_s = 0.0
 
     @property
     def single_lane_rtf(self) -> float | None:
         """Real-time factor of one utterance alone, as measured lately."""
-        frame_s = self._frame_timer.frame_s
-        return None if frame_s is None else frame_s * self.model.facts.frame_rate_hz
+        if self._num_timed < _MIN_TIMED_FRAMES:
+            return None
+        return self._frame_s * self.model.facts.frame_rate_hz
 
     def stream(self, request: SynthesisRequest) -> Iterator[AudioChunk]:
         """Speak one utterance; closing the iterator early cancels it within a frame.
@@ -82,9 +86,8 @@ class Synthesizer:
     def add(self, utterance: Utterance) -> None:
         """Queue an utterance; :meth:`step` gives it a lane when one is free.
 
-        An open one takes more text with :meth:`extend`, until :meth:`close_text`. It is spoken
-        while its text arrives, and waits when it has no text left. Its first text without a space
-        or full stop counts as a whole word.
+        An open one is spoken while :meth:`extend` adds text, until :meth:`close_text`. Its first
+        text without a space or full stop counts as a whole word.
 
         Raises:
             RequestError: The model cannot do what is asked, or the voice needs its whole text.
@@ -111,7 +114,7 @@ class Synthesizer:
             return False
         if utterance.tokenizer is None:
             raise ValueError("the text of this utterance is closed")
-        utterance.text.extend(self._prompts.text_vectors(utterance.tokenizer.push(text)))
+        utterance.add_text(self._prompts.text_vectors(utterance.tokenizer.push(text)))
         if utterance.request.guarded:
             limit = utterance.frame_limit + self._budget(text)
             utterance.frame_limit = min(limit, utterance.options.max_frames)
@@ -121,10 +124,9 @@ class Synthesizer:
         """Mark the text of an utterance as complete; it may be so already."""
         if utterance.tokenizer is None:
             return
-        rest = self._prompts.text_vectors(utterance.tokenizer.finish())
+        ids = [*utterance.tokenizer.finish(), self.model.facts.text_ids.tts_eos]
+        utterance.add_text(self._prompts.text_vectors(ids))
         utterance.tokenizer = None
-        utterance.text.extend(np.concatenate([rest, self._prompts.end_of_text]))
-        utterance.text.close()
 
     def cancel(self, utterance: Utterance, error: Qwen3TTSError | None = None) -> None:
         """End an utterance early, with an error if there is one; it may have ended already."""
@@ -148,10 +150,7 @@ class Synthesizer:
         return self._next_in_line() is None and all(it.is_blocked for it in self._speaking)
 
     def step(self) -> None:
-        """Make one frame of each utterance that has a lane, and audio of those that fill a chunk.
-
-        A failure ends the utterances that it concerns: here all that share the step.
-        """
+        """Make one frame of each utterance that has a lane, and audio of full chunks."""
         try:
             self._admit()
             active = self._active()
@@ -163,32 +162,29 @@ class Synthesizer:
                 if utterance.frames_done:
                     self._end(utterance)
             if len(active) == len(made) == 1:
-                self._frame_timer.record(time.perf_counter() - started_s)
+                self._time_frame(time.perf_counter() - started_s)
         except Exception as cause:  # noqa: BLE001 - graphs raise errors of any class
             error = synthesis_error(cause, "The model failed while speaking")
             # With no lane in use, end those that wait: else the next step fails in the same way.
-            end = self._fail if self._speaking else self.reset
-            end(error)
+            self.reset(error, keep_waiting=bool(self._speaking))
 
-    def reset(self, error: Qwen3TTSError) -> None:
+    def reset(self, error: Qwen3TTSError, *, keep_waiting: bool = False) -> None:
         """End every utterance with an error, and start from an empty loop."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        try:
-            for utterance in waiting:
-                utterance.finish(error=error)
-        finally:
-            self._fail(error)
-
-    def _fail(self, error: Qwen3TTSError) -> None:
-        """End every utterance in the loop with an error, and empty the loop."""
-        failed = list(self._speaking)
+        failed = [*self._speaking, *(() if keep_waiting else self._waiting)]
         self._speaking.clear()
+        if not keep_waiting:
+            self._waiting.clear()
         try:
             for utterance in failed:
                 utterance.finish(error=error)
         finally:
             self._loop.clear()
+
+    def _time_frame(self, seconds: float) -> None:
+        """Average the cost of a frame: over all of them at first, later over the latest ones."""
+        self._num_timed += 1
+        weight = max(_TIMING_WEIGHT, 1 / self._num_timed)
+        self._frame_s += weight * (seconds - self._frame_s)
 
     def _budget(self, text: str) -> int:
         return frame_budget(text, self.model.facts.frame_rate_hz)
@@ -234,7 +230,7 @@ class Synthesizer:
             state = self._loop.prefixes.codec_state(decoder, utterance.prompt, num_frames)
             if state is None:
                 return  # the next step decodes more of the reference clip
-            utterance.codec = CodecStream(decoder, state)
+            utterance.open_codec(decoder, state)
             if utterance.request.guarded:
                 utterance.guard = RunawayGuard(self.model.facts.sample_rate_hz)
             self._loop.add(utterance)
@@ -277,7 +273,7 @@ class Synthesizer:
         guard = utterance.guard
         if guard is not None:
             has_failed = utterance.error is not None or utterance.end_reason is FinishReason.LENGTH
-            can_retry = not guard.audio_emitted and not utterance.was_open
+            can_retry = not guard.audio_emitted and not utterance.request.is_open
             if has_failed and can_retry and utterance.num_attempts < _MAX_ATTEMPTS:
                 options = replace(utterance.options, seed=_retry_seed(utterance.options.seed))
                 utterance.start(utterance.prompt, options)

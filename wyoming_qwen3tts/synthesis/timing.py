@@ -1,33 +1,7 @@
-"""Clocks: how long an utterance took, what a frame costs, and when audio is needed."""
+"""How long an utterance took, and when an answer needs audio."""
 
 import time
 from dataclasses import dataclass, field
-from typing import Final
-
-# Weight of the past after another frame: the codec decodes several frames at once, and other
-# programs slow single frames down.
-_DECAY: Final = 0.95
-_MIN_FRAMES: Final = 8
-
-
-@dataclass
-class FrameTimer:
-    """Measures the seconds of a frame when only one lane runs: a decaying mean."""
-
-    _seconds: float = 0.0
-    _weight: float = 0.0
-    _num_frames: int = 0
-
-    def record(self, seconds: float) -> None:
-        """Record one frame."""
-        self._seconds = _DECAY * self._seconds + seconds
-        self._weight = _DECAY * self._weight + 1.0
-        self._num_frames += 1
-
-    @property
-    def frame_s(self) -> float | None:
-        """Seconds for a frame; None before enough frames were made."""
-        return self._seconds / self._weight if self._num_frames >= _MIN_FRAMES else None
 
 
 @dataclass
@@ -40,11 +14,8 @@ class SynthesisTiming:
     first_audio_s: float | None = None
     finished_s: float | None = None
     num_frames: int = 0
-    num_samples: int = 0
-
-    def audio_duration_s(self, sample_rate_hz: int) -> float:
-        """Return the length of the audio made so far."""
-        return self.num_samples / sample_rate_hz
+    audio_s: float = 0.0
+    """Length of the audio made so far."""
 
     @property
     def ttfa_s(self) -> float | None:
@@ -58,17 +29,16 @@ class SynthesisTiming:
             return 0.0
         return (self.finished_s or time.perf_counter()) - self.started_s
 
-    def rtf(self, sample_rate_hz: int) -> float | None:
-        """Return the real-time factor: synthesis seconds per audio second, lower is better."""
-        audio_s = self.audio_duration_s(sample_rate_hz)
-        return self.synthesis_s / audio_s if audio_s else None
+    @property
+    def rtf(self) -> float | None:
+        """Real-time factor: synthesis seconds per audio second, lower is better."""
+        return self.synthesis_s / self.audio_s if self.audio_s else None
 
 
 class Playback:
     """The playback of one answer: assumed to start with the first audio and never to pause."""
 
     def __init__(self) -> None:
-        """Start with no audio."""
         self._made_s: dict[int, float] = {}
         self._ended: set[int] = set()
         self._before_s = 0.0

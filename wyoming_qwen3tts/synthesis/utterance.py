@@ -4,9 +4,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.errors import Qwen3TTSError, SynthesisError
 from wyoming_qwen3tts.runtime.sampling import process_logits, sample
-from wyoming_qwen3tts.runtime.speech_model import CodecDecoder
+from wyoming_qwen3tts.runtime.speech_model import CodecDecoder, CodecState
 from wyoming_qwen3tts.synthesis.guard import RunawayGuard
 from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, Prompt
 from wyoming_qwen3tts.synthesis.request import SynthesisOptions, SynthesisRequest
@@ -34,77 +33,9 @@ class FinishReason(StrEnum):
     RETRY = "retry"
     """The model ended its speech, at the second attempt."""
     CANCELLED = "cancelled"
-    """The caller cancelled it."""
 
 
-class TextQueue:
-    """Text embeddings, fed to the talker one per frame.
-
-    Once the text is closed and the queue is empty, the pad embedding is fed.
-    """
-
-    def __init__(self, vectors: Float32Array, text_pad: Float32Array, *, is_open: bool) -> None:
-        """Start with ``vectors`` (N, D)."""
-        self._queue: deque[Float32Array] = deque(vectors)
-        self._text_pad = text_pad
-        self._is_open = is_open
-
-    def extend(self, vectors: Float32Array) -> None:
-        """Add vectors (N, D)."""
-        self._queue.extend(vectors)
-
-    def close(self) -> None:
-        """Mark the text as complete; the caller has added its end mark."""
-        self._is_open = False
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the next vector has not arrived yet."""
-        return not self._queue and self._is_open
-
-    def take(self) -> Float32Array:
-        """Return the vector (D,) of the next frame; only while not blocked."""
-        return self._queue.popleft() if self._queue else self._text_pad
-
-
-class CodecStream:
-    """Decodes the frames of one utterance in chunks that grow, so that audio starts early.
-
-    The decoder carries its state: the samples do not depend on the chunk sizes.
-    """
-
-    def __init__(self, decoder: CodecDecoder, state: Any) -> None:
-        """Continue from ``state``: the decoder's initial one, or the one after a reference clip."""
-        self._decoder = decoder
-        self._state = state
-        self._ramp = decoder.chunk_ramp
-        self._num_chunks = 0
-        self._frames: list[Int64Array] = []
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there are enough frames for the next chunk."""
-        return len(self._frames) >= self._ramp[min(self._num_chunks, len(self._ramp) - 1)]
-
-    @property
-    def num_waiting(self) -> int:
-        """Frames that are not decoded yet."""
-        return len(self._frames)
-
-    def push(self, frame: Int64Array) -> None:
-        """Add a frame (G,)."""
-        self._frames.append(frame)
-
-    def decode(self) -> Float32Array:
-        """Decode every waiting frame, at least one, into samples (S,)."""
-        samples, self._state = self._decoder.decode(np.stack(self._frames), self._state)
-        self._frames.clear()
-        self._num_chunks += 1
-        return samples
-
-
-@dataclass(frozen=True)
-class ReadyToSample:
+class ReadyToSample(NamedTuple):
     """The talker has read every position: group 0 of the next frame can be sampled."""
 
     logits: Float32Array
@@ -113,8 +44,7 @@ class ReadyToSample:
     """(D,): the code predictor's input."""
 
 
-@dataclass(frozen=True)
-class ReadyToStep:
+class ReadyToStep(NamedTuple):
     """A frame was made; the talker has not read it yet."""
 
     embedding: Float32Array
@@ -130,7 +60,6 @@ class Utterance:
 
     prompt: Prompt
     options: SynthesisOptions
-    text: TextQueue
     state: ReadyToSample | ReadyToStep | None
     """None until the frame loop has prefilled the prompt."""
 
@@ -140,10 +69,8 @@ class Utterance:
         self.timing = SynthesisTiming()
         self.num_attempts = 0
         self.frame_limit = request.options.max_frames
-        """Grows with the text of a guarded open utterance."""
         self.tokenizer: IncrementalTokenizer | None = None
         """Set while more text may come."""
-        self.codec: CodecStream | None = None
         self.guard: RunawayGuard | None = None
         self.end_reason: FinishReason | None = None
         """Why no more frames are made; audio may still follow."""
@@ -155,25 +82,29 @@ class Utterance:
         self._sample_rate_hz = sample_rate_hz
         self._frames: list[Int64Array] = []
         self._audio: deque[AudioChunk] = deque()
-        self._num_taken = 0
+        self._taken_s = 0.0
 
     def start(self, prompt: Prompt, options: SynthesisOptions) -> None:
         """Start from the prompt, or start again if nothing was heard yet."""
         self.prompt = prompt
         self.options = options
-        self.text = TextQueue(prompt.trailing, prompt.text_pad, is_open=self.tokenizer is not None)
         self.state = None
         self.end_reason = self.error = None
         self.num_attempts += 1
         self.timing.num_frames = 0
         self._frames.clear()
+        self._text = deque(prompt.trailing)
         self._rng = np.random.default_rng(options.seed)
         self._history: set[int] = set()
 
-    @property
-    def was_open(self) -> bool:
-        """Whether the text came in pieces: the request then holds only the first."""
-        return self.request.is_open
+    def open_codec(self, decoder: CodecDecoder, state: CodecState) -> None:
+        """Decode frames from ``state``: the initial one, or the one after a reference clip.
+
+        Chunks grow, so that audio starts early. The samples do not depend on their sizes.
+        """
+        self._decoder = decoder
+        self._codec_state = state
+        self._num_decoded = self._num_chunks = 0
 
     @property
     def is_next(self) -> bool:
@@ -184,13 +115,12 @@ class Utterance:
     @property
     def needs_text(self) -> bool:
         """Whether no frame can be made before more text arrives."""
-        return isinstance(self.state, ReadyToStep) and self.text.is_blocked
+        return isinstance(self.state, ReadyToStep) and not self._text and self.tokenizer is not None
 
     @property
     def is_full(self) -> bool:
         """Whether the listener is so far behind that no frame should be made now."""
-        num_waiting = self.timing.num_samples - self._num_taken
-        return num_waiting >= self.buffer_limit_s * self._sample_rate_hz
+        return self.timing.audio_s - self._taken_s >= self.buffer_limit_s
 
     @property
     def is_blocked(self) -> bool:
@@ -217,6 +147,14 @@ class Utterance:
         """(F, G): the frames made so far."""
         return np.stack(self._frames) if self._frames else np.zeros((0, 0), np.int64)
 
+    def add_text(self, vectors: Float32Array) -> None:
+        """Add text embeddings (N, D), which the talker is fed one per frame."""
+        self._text.extend(vectors)
+
+    def next_text(self) -> Float32Array:
+        """Return the text embedding (D,) of the next frame: padding after the end of the text."""
+        return self._text.popleft() if self._text else self.prompt.text_pad
+
     def next_uniforms(self, num_groups: int) -> Float32Array:
         """Return the random numbers (G,) in [0, 1) of the next frame; zero means greedy."""
         uniforms = self._rng.random(num_groups, dtype=np.float32)
@@ -230,19 +168,16 @@ class Utterance:
         """Sample the next code of group 0; None ends the frames and sets a reason or an error."""
         num_frames = self.timing.num_frames
         forbidden = end_of_speech if num_frames < _MIN_FRAMES else None
-        scores = process_logits(
-            logits, self._history, self.options.talker, forbidden_code=forbidden
-        )
+        talker = self.options.talker
         try:
+            scores = process_logits(logits, self._history, talker, forbidden_code=forbidden)
             code = sample(scores, uniform)
         except SynthesisError as error:
             self.error = error
             return None
-        if code == end_of_speech:
-            self.end_reason = FinishReason.STOP
-            return None
-        if num_frames >= self.frame_limit:
-            self.end_reason = FinishReason.LENGTH
+        if code == end_of_speech or num_frames >= self.frame_limit:
+            is_end = code == end_of_speech
+            self.end_reason = FinishReason.STOP if is_end else FinishReason.LENGTH
             return None
         self._history.add(code)
         return code
@@ -251,8 +186,6 @@ class Utterance:
         """Add a frame (G,)."""
         self._frames.append(frame)
         self.timing.num_frames += 1
-        if self.codec is not None:
-            self.codec.push(frame)
         if self.guard is not None:
             self.guard.record_code(int(frame[0]))
 
@@ -262,11 +195,15 @@ class Utterance:
         Raises:
             SynthesisError: The codec's samples are unusable.
         """
-        codec = self.codec
-        flush = self.frames_done or self.needs_text
-        if codec is None or not (codec.is_ready or (flush and codec.num_waiting)):
+        ramp = self._decoder.chunk_ramp
+        num_waiting = len(self._frames) - self._num_decoded
+        is_last = self.frames_done or self.needs_text
+        if num_waiting < (1 if is_last else ramp[min(self._num_chunks, len(ramp) - 1)]):
             return
-        samples = codec.decode()
+        frames = np.stack(self._frames[self._num_decoded :])
+        samples, self._codec_state = self._decoder.decode(frames, self._codec_state)
+        self._num_decoded += num_waiting
+        self._num_chunks += 1
         if self.guard is not None:
             samples = self.guard.push(samples)
             if self.guard.is_runaway and not self.frames_done:
@@ -283,7 +220,7 @@ class Utterance:
         if self.request.playback is not None:
             self.request.playback.record_audio(self.request.position, chunk.duration_s)
         self._audio.append(chunk)
-        self.timing.num_samples += len(samples)
+        self.timing.audio_s += chunk.duration_s
         if self.on_change is not None:
             self.on_change()
 
@@ -291,7 +228,7 @@ class Utterance:
         """Yield the chunks that were not taken yet."""
         while self._audio:
             chunk = self._audio.popleft()
-            self._num_taken += len(chunk.samples)
+            self._taken_s += chunk.duration_s
             yield chunk
 
     def finish(
