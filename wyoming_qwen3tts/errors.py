@@ -3,21 +3,13 @@
 ::
 
     Qwen3TTSError
-    ├── ConfigError            a setting is unknown, of the wrong kind or out of range
-    ├── BundleError            a model bundle cannot be used
-    │   ├── ManifestError      manifest.json is missing, unreadable or of another format
-    │   ├── ChecksumError      a file does not match the size or hash in the manifest
-    │   └── GraphInterfaceError      a graph lacks inputs or outputs that the runtime needs
-    ├── BuildError             a bundle cannot be built
-    │   └── CheckpointError    the checkpoint is incomplete, damaged or of an unknown layout
-    ├── DownloadError          a model cannot be fetched
-    │   └── UnavailableError   not now: the network or the hub fails; later it may work
-    ├── VoiceError             a voice of the library, or its reference clip, cannot be used
-    ├── RequestError           the request asks for something that cannot be done
-    │   ├── BusyError          too many requests are waiting
-    │   ├── ModelNotReadyError the model is still being fetched or built
-    │   └── ProtocolError       a client sends something that is not a Wyoming event
-    └── SynthesisError         the model failed while speaking
+    ├── ConfigError
+    ├── BundleError: ManifestError, ChecksumError, GraphInterfaceError
+    ├── BuildError: CheckpointError
+    ├── DownloadError: UnavailableError
+    ├── VoiceError
+    ├── RequestError: BusyError, ModelNotReadyError, ProtocolError
+    └── SynthesisError
 
 The message says what to do. Failures of other kinds, as graphs raise them, become one of these with
 :func:`synthesis_error`. ``code`` goes to Wyoming clients as the code of the error event.
@@ -95,7 +87,7 @@ class ModelNotReadyError(RequestError):
 
 
 class ProtocolError(RequestError):
-    """What a client sends are no Wyoming events, or ones beyond every limit."""
+    """A client sends something that is not a Wyoming event, or one beyond every limit."""
 
 
 class SynthesisError(Qwen3TTSError):
@@ -122,7 +114,7 @@ def synthesis_error(cause: BaseException, what_failed: str) -> Qwen3TTSError:
     if isinstance(cause, Qwen3TTSError):
         return cause
     if is_out_of_memory(cause):
-        reason = "out of memory; close other programs, or lower the number of lanes"
+        reason = "out of memory; close other programs, or lower parallel_utterances"
     else:
         reason = f"{type(cause).__name__}: {str(cause).strip()}".removesuffix(": ")
     error = SynthesisError(f"{what_failed}: {reason}.")

@@ -67,16 +67,18 @@ class ModelUsage:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class PooledModel:
-    """One model of the pool."""
+    """One model of the pool, and its state for reports."""
 
     bundle: InstalledBundle
     synthesizer: Synthesizer | None = None
     opening: "asyncio.Task[Synthesizer] | None" = None
     """While the model is being opened, for every request that waits for it."""
     load_s: float = 0.0
+    """Seconds that opening took, the last time."""
     memory_bytes: int | None = None
+    """Resident memory that opening took, about; None where the system does not report it."""
     num_users: int = 0
     last_used_s: float = 0.0
     error: str | None = None
@@ -84,25 +86,30 @@ class PooledModel:
     speed: SpeedEstimate = field(default_factory=SpeedEstimate)
     usage: ModelUsage = field(default_factory=ModelUsage)
 
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.bundle.manifest.name
 
-@dataclass(frozen=True)
-class ModelStatus:
-    """State of one model, for reports."""
+    @property
+    def device(self) -> str:
+        """What the bundle was built for."""
+        return self.bundle.manifest.device
 
-    name: str
-    device: str
-    precision: str
-    is_loaded: bool
-    load_s: float
-    """Seconds that opening took, the last time."""
-    num_users: int
-    num_bytes: int
-    """Weights of the graphs that stay open."""
-    memory_bytes: int | None
-    """Resident memory that opening took, about; None where the system does not report it."""
-    error: str | None
-    """Why the model cannot speak; None after a success."""
-    usage: ModelUsage
+    @property
+    def precision(self) -> str:
+        """Precision of the bundle."""
+        return self.bundle.manifest.recipe
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model is open."""
+        return self.synthesizer is not None
+
+    @property
+    def num_bytes(self) -> int:
+        """Weights of the graphs that stay open."""
+        return self.bundle.open_bytes
 
     def describe(self) -> str:
         """Return the state as a log line."""
@@ -184,14 +191,14 @@ class ModelPool:
         if (model := self._models.get(str(bundle.directory))) is not None:
             model.error = str(error)
 
-    def status(self) -> list[ModelStatus]:
-        """Return the state of every model that was used."""
-        return [_status(model) for model in self._models.values()]
+    def status(self) -> list[PooledModel]:
+        """Return every model that was used."""
+        return list(self._models.values())
 
     def log_status(self) -> None:
         """Write a log line for every model that was used."""
-        for status in self.status():
-            _LOGGER.info("%s", status.describe())
+        for model in self.status():
+            _LOGGER.info("%s", model.describe())
 
     async def unload_idle(self, unused_s: float) -> int:
         """Close the models that were not used for ``unused_s`` seconds; return how many."""
@@ -256,12 +263,12 @@ class ModelPool:
         # A model that is being opened counts already.
         held = [model for model in self._models.values() if model.synthesizer or model.opening]
         idle = [model for model in held if model.synthesizer and model.num_users == 0]
-        total = sum(model.bundle.open_bytes for model in held)
+        total = sum(model.num_bytes for model in held)
         for model in sorted(idle, key=lambda model: model.last_used_s):
             # Never close the only one: it would be opened again for each request.
-            if total <= self._memory_limit_bytes or total == model.bundle.open_bytes:
+            if total <= self._memory_limit_bytes or total == model.num_bytes:
                 return
-            total -= model.bundle.open_bytes
+            total -= model.num_bytes
             self._close(model)
 
     def _close(self, model: PooledModel) -> "asyncio.Task[None] | None":
@@ -283,24 +290,9 @@ class ModelPool:
         if before_bytes is not None and after_bytes is not None:
             memory = f"; memory went from {before_bytes / _MB:.0f} MB to {after_bytes / _MB:.0f} MB"
         _LOGGER.info("Closed %s%s", model.bundle.reference, memory)
-        _LOGGER.info("%s", _status(model).describe())
+        _LOGGER.info("%s", model.describe())
 
 
 def _free_memory(holder: list[Synthesizer]) -> None:
     holder.clear()
     return_free_memory()
-
-
-def _status(model: PooledModel) -> ModelStatus:
-    return ModelStatus(
-        name=model.bundle.manifest.name,
-        device=model.bundle.manifest.device,
-        precision=model.bundle.manifest.recipe,
-        is_loaded=model.synthesizer is not None,
-        load_s=model.load_s,
-        num_users=model.num_users,
-        num_bytes=model.bundle.open_bytes,
-        memory_bytes=model.memory_bytes,
-        error=model.error,
-        usage=model.usage,
-    )

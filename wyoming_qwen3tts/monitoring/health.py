@@ -11,7 +11,7 @@ from wyoming_qwen3tts.protocol.server import ListenerStatus
 
 if TYPE_CHECKING:
     # They import onnxruntime, which is loaded only after the ports are open.
-    from wyoming_qwen3tts.engine.model_pool import ModelStatus
+    from wyoming_qwen3tts.engine.model_pool import PooledModel
     from wyoming_qwen3tts.engine.worker import WorkerStatus
     from wyoming_qwen3tts.models.progress import InstallProgress
 
@@ -25,7 +25,7 @@ class EngineStatus:
 
     num_requests: int
     worker: "WorkerStatus"
-    models: "list[ModelStatus]"
+    models: "list[PooledModel]"
     arrivals: "list[InstallProgress]"
 
 
@@ -104,7 +104,7 @@ class HealthMonitor:
         return report
 
 
-def _describe(model: "ModelStatus") -> dict[str, Any]:
+def _describe(model: "PooledModel") -> dict[str, Any]:
     described: dict[str, Any] = {
         "model": f"{model.name}/{model.device}_{model.precision}",
         "state": "open" if model.is_loaded else "closed",
