@@ -15,10 +15,12 @@ from wyoming_qwen3tts.text.quantities import (
     case_before,
     gender_of_number,
     parse_numeral,
+    previous_word,
     signed_number_pattern,
     spell_number,
+    with_sign,
 )
-from wyoming_qwen3tts.text.rules import LanguageRules, language_rules
+from wyoming_qwen3tts.text.rules import LanguageRules
 
 _RANGE = re.compile(
     rf"(?<![0-9A-Za-z.,/:–-])([0-9]+(?:[.,:][0-9]+)?){SPACE}?([–—-]){SPACE}?"
@@ -49,8 +51,7 @@ def speak_phone_numbers(text: str, rules: LanguageRules) -> str:
             return match[0]
         comma = {"zh": "，", "ja": "、"}.get(rules.code, ", ")
         words = comma.join(spell_digits(group, rules.code) for group in groups)
-        glue = "" if rules.code in {"zh", "ja"} else " "
-        return f"{rules.words['plus']}{glue}{words}" if match[0][0] == "+" else words
+        return with_sign(words, "+" if match[0][0] == "+" else "", rules)
 
     return _PHONE.sub(spoken, text)
 
@@ -60,18 +61,15 @@ def speak_ranges(text: str, rules: LanguageRules) -> str:
     word = rules.words["range"]
     if not word:
         return text
-    joined = {"zh": word, "ja": word, "ko": f"{word} "}.get(rules.code, f" {word} ")
+    joined = f"{word} " if rules.code == "ko" else f"{rules.space}{word}{rules.space}"
 
     def spoken(match: re.Match[str]) -> str:
         first, dash, last = match.groups()
-        if dash == "-" and not _ascending(first, last):
-            return match[0]
-        return f"{first}{joined}{last}"
+        return match[0] if dash == "-" and not _ascending(first, last) else first + joined + last
 
     if rules.code in {"zh", "ja", "ko"}:
         text = _TILDE_RANGE.sub(joined, text)
-    text = _MARKED_RANGE.sub(rf"\1{joined}", text)
-    return _RANGE.sub(spoken, text)
+    return _RANGE.sub(spoken, _MARKED_RANGE.sub(rf"\1{joined}", text))
 
 
 def _ascending(first: str, last: str) -> bool:
@@ -97,63 +95,53 @@ def speak_symbols(text: str, rules: LanguageRules) -> str:
             text = re.sub(pattern, f"{word} ", text)
     if times := rules.symbols.get("×"):
         text = re.sub(r"(?<=[0-9])( ?)[xX]\1(?=[0-9])", f" {times} ", text)
-    if rules.code in {"zh", "ja"}:
+    if not rules.space:
         return re.sub(r"(?<=[\u3040-\u9fff]) (?=[0-9])|(?<=[0-9]) (?=[\u3040-\u9fff])", "", text)
     return text
 
 
-_PREVIOUS_WORD = re.compile(r"(\w+)\W{1,2}$")
 _LONGEST_PLAIN: Final = 9
 _DOTTED = re.compile(rf"(?<![{LETTER}0-9.])[0-9]+(?:\.[0-9]+){{2,}}(?![{LETTER}0-9]|\.[0-9])")
 _HALVES: Final = {"½": "5", "¼": "25", "¾": "75"}
 _HALF = re.compile(rf"(?<![{LETTER}0-9.,])([0-9]+)([½¼¾])(?![0-9])")
-_VERSION_WORDS: Final = frozenset(
-    ["version", "versión", "versão", "versione", "версия", "firmware", "release", "android", "ios",
-     "python", "kapitel", "abschnitt", "chapitre", "capítulo", "capitolo", "глава"]
-)  # fmt: skip
-_ORDINAL_STOP = re.compile(rf"\.{SPACE}[{LETTER}]")
+_ENGLISH_YEAR = re.compile(
+    rf"{NOT_AFTER}(?<![-−–+])(?:1[1-9][0-9]{{2}}|20[0-9]{{2}})(?![{LETTER}0-9]|[.,:][0-9])"
+)
 
 
 def speak_numbers(text: str, rules: LanguageRules) -> str:
     """Replace numbers that are left by words, unless agreement with a noun is uncertain."""
-    text = _HALF.sub(
-        lambda match: f"{match[1]}{rules.decimal}{_HALVES[match[2]]}",
-        text,
-    )
+    text = _HALF.sub(lambda match: f"{match[1]}{rules.decimal}{_HALVES[match[2]]}", text)
     if "dot" in rules.words:
-        text = _speak_dotted(text, rules)
+        text = _DOTTED.sub(lambda match: _spell_dotted(match, rules), text)
     if rules.code == "en":
-        text = _speak_english_years(text, rules)
-
-    def spoken(match: re.Match[str]) -> str:
-        return _spell_plain(match, text, rules) or match[0]
-
-    return _plain_pattern(rules.code).sub(spoken, text)
+        text = _ENGLISH_YEAR.sub(lambda match: _spell_english_year(match, rules), text)
+    pattern = _plain_pattern(rules.code)
+    return pattern.sub(lambda match: _spell_plain(match, rules) or match[0], text)
 
 
-def _spell_plain(match: re.Match[str], text: str, rules: LanguageRules) -> str | None:
+def _spell_plain(match: re.Match[str], rules: LanguageRules) -> str | None:
     """Return a plain number as words, or None where it is better left as it is."""
-    code = rules.code
+    code, text = rules.code, match.string
     numeral = parse_numeral(match[0], rules)
     following = text[match.end() : match.end() + 40]
     before = text[max(0, match.start() - 24) : match.start()]
     if len(numeral.digits) > _LONGEST_PLAIN and match[0].isdigit():
         return spell_digits(numeral.digits, code)
-    if _is_version(match[0], before, rules):
-        return _speak_parts(match[0], rules)
-    if code == "de" and _ORDINAL_STOP.match(following):
+    # "Version 2.0" where decimals have a comma: the point is not a decimal mark.
+    is_dotted = "." in match[0] and "," not in match[0]
+    if is_dotted and previous_word(before) in rules.lists["version_after"]:
+        return _spell_parts(match[0], rules)
+    if code == "de" and re.match(rf"\.{SPACE}[{LETTER}]", following):
         return None
-    if code == "de" and _is_german_year(match[0], before, following):
+    if code == "de" and _is_german_year(match[0], before, following, rules):
         return year(numeral.value, code)
     case = case_before(text, match.start(), rules)
-    if case is None:
+    gender: str | None = "n"
+    if case is not None and not numeral.fraction:
+        gender = gender_of_number(numeral.value, before, following, rules, case)
+    if case is None or gender is None:
         return None
-    gender = "n"
-    if not numeral.fraction:
-        agreed = gender_of_number(numeral.value, before, following, rules, case)
-        if agreed is None:
-            return None
-        gender = agreed
     words = spell_number(numeral, rules, gender=gender, case=case)
     # 세 개: Korean counts with a space.
     return f"{words} " if words and gender == "native" and following[:1] != " " else words
@@ -164,55 +152,34 @@ def _plain_pattern(code: str) -> re.Pattern[str]:
     return re.compile(signed_number_pattern(code) + NOT_BEFORE)
 
 
-def _is_version(number: str, before: str, rules: LanguageRules) -> bool:
-    """Whether a point is no decimal mark: "Version 2.0" where decimals have a comma."""
-    word = _PREVIOUS_WORD.search(before)
-    if rules.decimal != "," or "." not in number or "," in number or word is None:
-        return False
-    return word[1].lower() in _VERSION_WORDS
-
-
-def _is_german_year(number: str, before: str, following: str) -> bool:
+def _is_german_year(number: str, before: str, following: str, rules: LanguageRules) -> bool:
     if not (len(number) == 4 and number.isdigit() and 1100 <= int(number) < 2000):
         return False
-    word = _PREVIOUS_WORD.search(before)
-    if word and word[1].lower() in language_rules("de").lists["year_after"]:
-        return True
     next_word = NEXT_WORD.match(following)
-    return int(number) >= 1900 and (next_word is None or next_word[1][0].islower())
+    return previous_word(before) in rules.lists["year_after"] or (
+        int(number) >= 1900 and (next_word is None or next_word[1][0].islower())
+    )
 
 
-def _speak_english_years(text: str, rules: LanguageRules) -> str:
-    def spoken(match: re.Match[str]) -> str:
-        value = int(match[1])
-        word = _PREVIOUS_WORD.search(text, max(0, match.start() - 16), match.start())
-        previous = word[1].lower() if word else ""
-        in_time = previous in rules.lists["year_after"] or previous in rules.month_numbers
-        next_word = NEXT_WORD.match(text, match.end())
-        counts = next_word is not None and next_word[1].endswith("s") and next_word[1].islower()
-        if counts or not (in_time or value >= 1900):
-            return match[0]
-        return year(value, "en")
-
-    pattern = rf"{NOT_AFTER}(?<![-−–+])(1[1-9][0-9]{{2}}|20[0-9]{{2}})(?![{LETTER}0-9]|[.,:][0-9])"
-    return re.sub(pattern, spoken, text)
+def _spell_english_year(match: re.Match[str], rules: LanguageRules) -> str:
+    text, value = match.string, int(match[0])
+    previous = previous_word(text[max(0, match.start() - 16) : match.start()])
+    in_time = previous in rules.lists["year_after"] or previous in rules.month_numbers
+    next_word = NEXT_WORD.match(text, match.end())
+    counts = next_word is not None and next_word[1].endswith("s") and next_word[1].islower()
+    return match[0] if counts or not (in_time or value >= 1900) else year(value, "en")
 
 
-def _speak_dotted(text: str, rules: LanguageRules) -> str:
-    """Speak versions and addresses of networks: "1.2.3", "192.168.1.10"."""
-
-    def spoken(match: re.Match[str]) -> str:
-        parts = match[0].split(".")
-        thousands = all(len(part) == 3 for part in parts[1:]) and 0 < len(parts[0]) <= 3
-        is_address = len(parts) == 4 and all(int(part) < 256 for part in parts)
-        if thousands and parts[0] != "0" and not is_address:
-            return cardinal(int("".join(parts)), rules.code)
-        return _speak_parts(match[0], rules)
-
-    return _DOTTED.sub(spoken, text)
+def _spell_dotted(match: re.Match[str], rules: LanguageRules) -> str:
+    """Return a version or an address of a network as words: "1.2.3", "192.168.1.10"."""
+    parts = match[0].split(".")
+    thousands = all(len(part) == 3 for part in parts[1:]) and 0 < len(parts[0]) <= 3
+    is_address = len(parts) == 4 and all(int(part) < 256 for part in parts)
+    if thousands and parts[0] != "0" and not is_address:
+        return cardinal(int("".join(parts)), rules.code)
+    return _spell_parts(match[0], rules)
 
 
-def _speak_parts(dotted: str, rules: LanguageRules) -> str:
-    glue = "" if rules.code in {"zh", "ja"} else " "
+def _spell_parts(dotted: str, rules: LanguageRules) -> str:
     numbers = [spell_number(Numeral("", part), rules) or part for part in dotted.split(".")]
-    return f"{glue}{rules.words['dot']}{glue}".join(numbers)
+    return f"{rules.space}{rules.words['dot']}{rules.space}".join(numbers)

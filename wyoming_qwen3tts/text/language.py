@@ -3,6 +3,7 @@
 import logging
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -27,14 +28,11 @@ _NAMES: Final = {
     "es": ("spanish", "español", "espanol", "castellano", "castilian", "spa"),
     "it": ("italian", "italiano", "ita"),
 }  # fmt: skip
-_CODES: Final = {
-    **{code: code for code in _NAMES},
-    **{name: code for code, names in _NAMES.items() for name in names},
-}
+_CODES: Final = {name: code for code, names in _NAMES.items() for name in (code, *names)}
 _LATIN: Final = ("en", "de", "fr", "pt", "es", "it")
-_LATIN_WORD = re.compile(r"[^\W\d_]+")
+_WORD = re.compile(r"[^\W\d_]+")
 _TEXT_ONLY = re.compile(r"https?://\S+|\S+@\S+|[\d_*`#|<>\[\]{}]+")
-SUPPORTED_SCRIPTS: Final = frozenset({"latin", "cyrillic", "han", "kana", "bopomofo", "hangul"})
+_SUPPORTED_SCRIPTS: Final = frozenset({"latin", "cyrillic", "han", "kana", "bopomofo", "hangul"})
 _OTHER_SCRIPTS: Final = frozenset(
     ["greek", "armenian", "hebrew", "arabic", "syriac", "thaana", "devanagari", "bengali",
      "gurmukhi", "gujarati", "oriya", "tamil", "telugu", "kannada", "malayalam", "sinhala", "thai",
@@ -42,10 +40,10 @@ _OTHER_SCRIPTS: Final = frozenset(
 )  # fmt: skip
 _SCRIPT_NAMES: Final = {"cjk": "han", "ideographic": "han", "hiragana": "kana", "katakana": "kana"}
 _GREEK_RUN = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]{2,}")
-MIN_CONFIDENCE: Final = 0.55
-"""Below this share of the probability the language counts as unsure."""
-_SHORT_CHARS: Final = 20
+# Below this share of the probability the language counts as unsure; of short texts more is asked.
+_MIN_CONFIDENCE: Final = 0.55
 _MIN_SHORT_CONFIDENCE: Final = 0.62
+_SHORT_CHARS: Final = 20
 
 
 def language_code(name: str | None) -> str | None:
@@ -81,8 +79,8 @@ def detect_language(text: str, candidates: Collection[str] = LANGUAGES) -> str |
         text: A sentence or more; the more the surer.
         candidates: Plain codes of the languages in use.
     """
-    possible = _possible_languages(_TEXT_ONLY.sub(" ", text))
-    named = [code for code in possible if code in candidates]
+    text = _TEXT_ONLY.sub(" ", text)
+    named = [code for code in _possible_languages(text) if code in candidates]
     if len(named) < 2:
         return named[0] if named else None
     return _classify(text, named)
@@ -90,40 +88,31 @@ def detect_language(text: str, candidates: Collection[str] = LANGUAGES) -> str |
 
 def _possible_languages(text: str) -> tuple[str, ...]:
     """Languages that a text may be in, by the script of most of its words."""
-    counts = {"latin": 0, "cyrillic": 0, "han": 0, "kana": 0, "hangul": 0}
-    for char in text:
-        script = script_of(char)
-        if script in {"han", "kana", "hangul"}:
-            counts[script] += 1
-    for word in _LATIN_WORD.findall(text):
-        script = script_of(word[0])
-        if script in {"latin", "cyrillic"}:
-            counts[script] += 1
+    counts = Counter(script_of(word[0]) for word in _WORD.findall(text))
+    latin, cyrillic = counts["latin"], counts["cyrillic"]
     # One sign of these scripts says about as much as a word in letters.
-    east_asian = counts["han"] + counts["kana"] + counts["hangul"]
-    most = max(east_asian, counts["latin"], counts["cyrillic"])
+    counts = Counter(map(script_of, text))
+    han, kana, hangul = counts["han"], counts["kana"], counts["hangul"]
+    most = max(han + kana + hangul, latin, cyrillic)
     if most == 0:
         return ()
-    if most == east_asian:
-        if counts["hangul"] >= max(counts["han"], counts["kana"]):
+    if most == han + kana + hangul:
+        if hangul >= max(han, kana):
             return ("ko",)
-        return ("ja",) if counts["kana"] else ("zh", "ja")
-    return _LATIN if most == counts["latin"] else ("ru",)
+        return ("ja",) if kana else ("zh", "ja")
+    return _LATIN if most == latin else ("ru",)
 
 
 def _classify(text: str, named: list[str]) -> str | None:
-    clean = " ".join(_TEXT_ONLY.sub(" ", text).split())
     if (identifier := _identifier()) is None:
         return None
+    clean = " ".join(text.split())
     ranked: list[tuple[str, float]] = identifier.rank(clean)
     scores = {code: score for code, score in ranked if code in named}
-    total = sum(scores.values())
     best = max(scores, key=lambda code: scores[code])
     is_short = sum(map(str.isalpha, clean)) < _SHORT_CHARS
-    needed = _MIN_SHORT_CONFIDENCE if is_short else MIN_CONFIDENCE
-    if total <= 0 or scores[best] < needed * total:
-        return None
-    return best
+    needed = _MIN_SHORT_CONFIDENCE if is_short else _MIN_CONFIDENCE
+    return best if scores[best] > 0 and scores[best] >= needed * sum(scores.values()) else None
 
 
 @cache
@@ -157,7 +146,7 @@ def script_of(char: str) -> str | None:
     words = unicodedata.name(char, "").lower().replace("-", " ").split()
     name = next((word for word in words if word not in {"fullwidth", "halfwidth"}), "")
     script = _SCRIPT_NAMES.get(name, name)
-    return script if script in SUPPORTED_SCRIPTS | _OTHER_SCRIPTS else None
+    return script if script in _SUPPORTED_SCRIPTS | _OTHER_SCRIPTS else None
 
 
 def unsupported_scripts(text: str) -> set[str]:
@@ -165,11 +154,8 @@ def unsupported_scripts(text: str) -> set[str]:
 
     A lone Greek letter is a sign (µ, π, Ω), not Greek text.
     """
-    found = {script for char in text if (script := script_of(char)) is not None}
-    found -= SUPPORTED_SCRIPTS
-    if "greek" in found and not _GREEK_RUN.search(text):
-        found.discard("greek")
-    return found
+    found = {script for char in text if (script := script_of(char)) in _OTHER_SCRIPTS}
+    return found if _GREEK_RUN.search(text) else found - {"greek"}
 
 
 def has_words(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 import html
 import re
+import string
 import unicodedata
 from typing import Final
 
@@ -59,7 +60,6 @@ _SNAKE = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")
 _URL = re.compile(
     r"(?:(?:https?|ftp|wss?)://|\bwww\.)[^\s<>\"“”「」（）()，。！？]+", re.IGNORECASE
 )
-_URL_TAIL = re.compile(r"[.,;:!?'*_]+$")
 _HOST = re.compile(r"(?:[a-z]+://)?(?:[^/@\s]*@)?(?:www\.)?([^/:?#\s]+)", re.IGNORECASE)
 _EMAIL = re.compile(r"(?:mailto:)?([\w.+-]+)@([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)")
 _DOMAIN = re.compile(
@@ -79,9 +79,7 @@ _BETWEEN_STARS = re.compile(
     r"(?:(?<=[.!?…,:;] )|(?<=[。！？，])|(?<![^\n]))(?<!\*)([*_])([^*_\n]{1,60})\1(?!\*)"
 )
 _IN_BRACKETS = re.compile(r"\[([^\[\]\n]{1,60})\](?![(\[])|[(（【]([^()（）【】\n]{1,60})[)）】]")
-_LONGEST_DIRECTION = 6
-_LONGEST_IN_PARENTHESES = 3
-_LONGEST_LETTERS = 40
+_MAX_DIRECTION_CHARS = 40
 
 
 def drop_code_blocks(text: str) -> str:
@@ -106,22 +104,34 @@ def strip_markdown(text: str, rules: LanguageRules | None) -> str:
 
 def speak_links(text: str, rules: LanguageRules | None) -> str:
     """Shorten web addresses to the name of the site, and say the signs in them if we know how."""
-    text = _EMAIL.sub(lambda match: _spell_email(match[1], match[2], rules), text)
 
-    def shortened(match: re.Match[str]) -> str:
-        tail = _URL_TAIL.search(match[0])
-        host = _HOST.match(match[0][: tail.start()] if tail else match[0])
-        name = _spell_domain(host[1], rules) if host else ""
-        return name + (tail[0] if tail else "")
+    def spell(domain: str) -> str:
+        if rules is None or re.fullmatch(r"[0-9.]+", domain):
+            return domain
+        return domain.strip(".").replace(".", f" {rules.words['dot']} ")
 
-    text = _URL.sub(shortened, text)
-    return _DOMAIN.sub(lambda match: _spell_domain(match[1], rules), text)
+    def address(match: re.Match[str]) -> str:
+        if rules is None:
+            return f"{match[1]}@{match[2]}"
+        return f"{spell(match[1])} {rules.words['at']} {spell(match[2])}".replace("_", " ")
+
+    def site(match: re.Match[str]) -> str:
+        url = match[0].rstrip(".,;:!?'*_")
+        host = _HOST.match(url)
+        return (spell(host[1]) if host else "") + match[0][len(url) :]
+
+    text = _URL.sub(site, _EMAIL.sub(address, text))
+    return _DOMAIN.sub(lambda match: spell(match[1]), text)
 
 
 def drop_emoji(text: str) -> str:
     """Leave out emoji, emoticons and ornaments; an arrow between words becomes a pause."""
-    text = _KEYCAP.sub("", text)
-    text = _ARROW.sub(lambda match: _pause_or_nothing(match, text), text)
+
+    def pause(match: re.Match[str]) -> str:
+        before, after = match.string[: match.start()], match.string[match.end() :]
+        return ", " if before.strip() and after.strip() else " "
+
+    text = _ARROW.sub(pause, _KEYCAP.sub("", text))
     return _EMOTICON.sub("", _EMOJI.sub(" ", text))
 
 
@@ -129,14 +139,26 @@ def drop_stage_directions(text: str) -> str:
     """Leave out stage directions: "*smiles*", "[laughs]", "（笑）"."""
 
     def starred(match: re.Match[str]) -> str:
-        return "" if _is_direction(match[2], _LONGEST_DIRECTION, sounds=False) else match[0]
+        return "" if _is_direction(match[2], max_words=6, sounds=False) else match[0]
 
     def bracketed(match: re.Match[str]) -> str:
-        longest = _LONGEST_DIRECTION if match[1] else _LONGEST_IN_PARENTHESES
-        is_direction = _is_direction(match[1] or match[2], longest, sounds=True)
+        is_direction = _is_direction(match[1] or match[2], 6 if match[1] else 3, sounds=True)
         return "" if is_direction else match[0]
 
     return _IN_BRACKETS.sub(bracketed, _BETWEEN_STARS.sub(starred, text))
+
+
+def _is_direction(content: str, max_words: int, *, sounds: bool) -> bool:
+    content = content.strip().casefold()
+    if len(content.split()) > max_words or len(content) > _MAX_DIRECTION_CHARS:
+        return False
+    actions, heard = stage_directions()
+    # Chinese, Japanese and Korean have no space after the first word.
+    return (sounds and content in heard) or any(
+        content.startswith(action)
+        and (not content[len(action) :][:1].isalpha() or action[0] > "\u2e80")
+        for action in actions
+    )
 
 
 def _strip_line(line: str, language: str | None) -> str:
@@ -151,10 +173,8 @@ def _strip_line(line: str, language: str | None) -> str:
         return ensure_period(", ".join(cell for cell in cells if cell))
     marks = _BULLET.match(line)
     body = line[marks.end() :] if marks else line
-    numbered = _NUMBERED.match(body)
-    while numbered and not _is_ordinal(numbered[1], language):
+    while (numbered := _NUMBERED.match(body)) and not _is_ordinal(numbered[1], language):
         marks, body = numbered, body[numbered.end() :]
-        numbered = _NUMBERED.match(body)
     return ensure_period(body) if marks and body.strip() else body
 
 
@@ -176,59 +196,22 @@ def _strip_inline(line: str) -> str:
     return _ESCAPE.sub(r"\1", line)
 
 
-def _spell_email(name: str, domain: str, rules: LanguageRules | None) -> str:
-    if rules is None:
-        return f"{name}@{domain}"
-    words = f"{_spell_domain(name, rules)} {rules.words['at']} {_spell_domain(domain, rules)}"
-    return words.replace("_", " ")
-
-
-def _spell_domain(domain: str, rules: LanguageRules | None) -> str:
-    if rules is None or re.fullmatch(r"[0-9.]+", domain):
-        return domain
-    return domain.strip(".").replace(".", f" {rules.words['dot']} ")
-
-
-def _pause_or_nothing(match: re.Match[str], text: str) -> str:
-    words_around = text[: match.start()].strip() and text[match.end() :].strip()
-    return ", " if words_around else " "
-
-
-def _is_direction(content: str, longest: int, *, sounds: bool) -> bool:
-    content = content.strip().casefold()
-    if len(content.split()) > longest or len(content) > _LONGEST_LETTERS:
-        return False
-    actions, heard = stage_directions()
-    if sounds and content in heard:
-        return True
-    # Chinese, Japanese and Korean have no space after the first word.
-    return any(
-        content.startswith(action)
-        and (not content[len(action) :][:1].isalpha() or action[0] > "\u2e80")
-        for action in actions
-    )
-
-
 # One sign for several letters, as units are written in East Asian text.
 _COMPATIBLE: Final = {
     "℃": "°C", "℉": "°F", "㎡": "m²", "㎥": "m³", "㎏": "kg", "㎎": "mg", "㎞": "km", "㎝": "cm",
     "㎜": "mm", "％": "%", "＋": "+", "－": "-", "‼": "!!", "⁇": "??", "⁈": "?!", "⁉": "!?",
-    "\u3000": " ",
+    "\u3000": " ", "\r": "\n", "\ufffd": "",
 }  # fmt: skip
-_FULL_WIDTH = {
-    full: chr(full - 0xFEE0)
-    for first, last in ((0xFF10, 0xFF19), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A))
-    for full in range(first, last + 1)
+_TRANSLATION: Final = {
+    **{0xFEE0 + ord(sign): sign for sign in string.digits + string.ascii_letters},
+    **{0x2080 + digit: str(digit) for digit in range(10)},
+    **str.maketrans(_COMPATIBLE),
 }
-_SUBSCRIPTS = {0x2080 + digit: str(digit) for digit in range(10)}
-_TRANSLATION: Final = (
-    _FULL_WIDTH | _SUBSCRIPTS | {ord(sign): text for sign, text in _COMPATIBLE.items()}
-)
 _FULL_WIDTH_MARK = re.compile(r"(?<=[0-9])[．：](?=[0-9])")
-_DROPPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
 
 _MARKS = re.compile(r"[!?]{2,}|[！？]{2,}")
-_REPEATED = re.compile(r"(\.{3})\.+|(…)…+|([。、，,;；:：·])(?:\s*\3)+|([-–—])[-–—]+")
+_REPEATED = re.compile(r"(\.{3})\.+|(…)…+|([。、，,;；:：·])(?:\s*\3)+")
+_DASHES = re.compile(r"([-–—])[-–—]+")
 _EMPTY = re.compile(r"[(（【]\s*[)）】]|\[\s*\]|[\"“„«「『]\s*[\"”“»」』](?=\s|$)")
 _LEADING = re.compile(r"^[\s,;:.…·、，。；：|]+(?=[^\s0-9])")
 _SPACE_BEFORE = re.compile(r"\s+([,.;](?=\s|$)|[，。、；！？])")
@@ -241,28 +224,19 @@ _CJK_SCRIPTS: Final = frozenset({"han", "kana", "bopomofo"})
 
 def clean_characters(text: str) -> str:
     """Leave out control and invisible characters, and write compatible signs in the plain way."""
-    text = unicodedata.normalize("NFC", text.translate(_TRANSLATION).replace("\r", "\n"))
+    text = unicodedata.normalize("NFC", text.translate(_TRANSLATION))
     text = _FULL_WIDTH_MARK.sub(lambda match: "." if match[0] == "．" else ":", text)
-    return "".join(
-        char
-        for char in text
-        if char in "\n\t\u200d" or unicodedata.category(char) not in _DROPPED_CATEGORIES
-    ).replace("\ufffd", "")
+    kept = (char for char in text if char in "\n\t\u200d" or unicodedata.category(char)[0] != "C")
+    return "".join(kept)
 
 
 def clean_punctuation(text: str) -> str:
     """Reduce repeated marks and leave out those that have lost their words."""
     text = _MARKS.sub(lambda match: "".join(dict.fromkeys(match[0])), text)
-    text = _REPEATED.sub(_reduced, _EMPTY.sub("", text))
-    text = _PIPES.sub(", ", text)
+    text = _DASHES.sub(lambda match: " – " if match[1] == "-" else match[1], _EMPTY.sub("", text))
+    text = _PIPES.sub(", ", _REPEATED.sub(lambda match: match[1] or match[2] or match[3], text))
     text = _SPACE_AFTER.sub("", _SPACE_BEFORE.sub(r"\1", text))
     return _LEADING.sub("", _PAUSE_BEFORE_END.sub("", text))
-
-
-def _reduced(match: re.Match[str]) -> str:
-    if dash := match[4]:
-        return " – " if dash == "-" else dash
-    return match[1] or match[2] or match[3]
 
 
 def ensure_period(line: str) -> str:
@@ -276,15 +250,12 @@ def ensure_period(line: str) -> str:
 
 def join_lines(text: str, *, close: bool) -> str:
     """Make one line of several; lines that are sentences of their own get their full stop."""
-    lines = [" ".join(line.split()) for line in text.split("\n")]
-    lines = [line for line in lines if line]
     joined = ""
-    for line in lines:
-        if not joined:
-            joined = line
-            continue
-        if close and not line[0].islower():
-            joined = ensure_period(joined)
-        spaced = joined[-1] not in "。，、！？；：" and script_of(line[0]) not in _CJK_SCRIPTS
-        joined += f" {line}" if spaced or line[0].isascii() else line
+    for line in filter(None, (" ".join(line.split()) for line in text.split("\n"))):
+        if joined:
+            if close and not line[0].islower():
+                joined = ensure_period(joined)
+            spaced = joined[-1] not in "。，、！？；：" and script_of(line[0]) not in _CJK_SCRIPTS
+            joined += " " * (spaced or line[0].isascii())
+        joined += line
     return ensure_period(joined) if close else joined

@@ -22,37 +22,24 @@ from wyoming_qwen3tts.text.times import speak_times
 class Rule(StrEnum):
     """What is done to a text; each rule can be switched off."""
 
-    CHARACTERS = "characters"
-    """Drop control and invisible characters; write full-width digits and ℃ in the plain way."""
-    CODE_BLOCKS = "code_blocks"
-    """Drop fenced code and <think> blocks."""
-    HTML = "html"
-    """Drop tags of HTML and SSML; decode entities."""
-    STAGE_DIRECTIONS = "stage_directions"
-    """Drop *smiles* and [laughs]."""
-    MARKDOWN = "markdown"
-    """Drop the marks of headings, emphasis, lists, tables, quotes and inline code."""
-    LINKS = "links"
-    """Shorten web addresses to the site; say its dots and the @ of mail."""
-    EMOJI = "emoji"
-    """Drop emoji, emoticons and ornaments."""
+    CHARACTERS = "characters"  # drop control characters; full-width digits and ℃ in plain signs
+    CODE_BLOCKS = "code_blocks"  # drop fenced code and <think> blocks
+    HTML = "html"  # drop tags of HTML and SSML; decode entities
+    STAGE_DIRECTIONS = "stage_directions"  # drop *smiles* and [laughs]
+    MARKDOWN = "markdown"  # drop marks of headings, emphasis, lists, tables, quotes, inline code
+    LINKS = "links"  # shorten web addresses to the site; say its dots and the @ of mail
+    EMOJI = "emoji"  # drop emoji, emoticons and ornaments
     DATES = "dates"
     PHONE_NUMBERS = "phone_numbers"
-    RANGES = "ranges"
-    """3–5 -> 3 to 5."""
-    TIMES = "times"
-    SYMBOLS = "symbols"
-    """& + = × # and the like between words and numbers."""
+    RANGES = "ranges"  # 3–5 -> 3 to 5
+    TIMES = "times"  # times of day and durations
+    SYMBOLS = "symbols"  # & + = × # and the like between words and numbers
     CURRENCIES = "currencies"
-    UNITS = "units"
-    """Units, temperatures and percentages."""
+    UNITS = "units"  # units, temperatures and percentages
     ORDINALS = "ordinals"
-    NUMBERS = "numbers"
-    """Other numbers; digits stay where the right form is uncertain."""
-    PUNCTUATION = "punctuation"
-    """Reduce repeated and stray marks."""
-    CLOSING = "closing"
-    """Add a missing full stop."""
+    NUMBERS = "numbers"  # other numbers; digits stay where the right form is uncertain
+    PUNCTUATION = "punctuation"  # reduce repeated and stray marks
+    CLOSING = "closing"  # add a missing full stop
 
 
 _MARKUP_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules | None], str]], ...]] = (
@@ -75,46 +62,39 @@ _SPOKEN_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules], str]], ...
     (Rule.UNITS, speak_units),
     (Rule.NUMBERS, speak_numbers),
 )
+_MAX_PASSES: Final = 6
 ALL_RULES: Final = frozenset(Rule)
 SPOKEN_RULES: Final = frozenset(rule for rule, _ in _SPOKEN_STEPS)
 """Rules that need to know the language."""
-MARKUP_RULES: Final = ALL_RULES - SPOKEN_RULES
-_MOST_PASSES: Final = 6
 
 
 def normalize(text: str, language: str | None = None, rules: frozenset[Rule] = ALL_RULES) -> str:
     """Return text as it is to be spoken; the result may be empty.
 
-    Normalized text stays as it is when it is normalized again. Whole sentences are needed: a number
+    Normalized text stays as it is when it is normalized again. Pass whole sentences: a number
     that was cut off its unit is spoken alone.
 
     Args:
-        text: One sentence, or any number of them.
+        text: One or more sentences.
         language: In any form; None, or a language without tables: only markup is treated.
         rules: What to do.
     """
     code = language_code(language)
-    data = None if code is None else language_rules(code)
-    for _ in range(_MOST_PASSES):
+    tables = None if code is None else language_rules(code)
+    for _ in range(_MAX_PASSES):
         # The next pass treats what one pass uncovers: "&lt;b&gt;", nested emphasis.
-        normalized = _normalize_once(text, data, rules)
-        if normalized == text:
+        before = text
+        for rule, strip in _MARKUP_STEPS:
+            text = strip(text, tables) if rule in rules else text
+        if tables is not None:
+            for rule, speak in _SPOKEN_STEPS:
+                text = speak(text, tables) if rule in rules else text
+        if Rule.PUNCTUATION in rules:
+            text = markup.clean_punctuation(text) if has_words(text) else ""
+        text = markup.join_lines(text, close=Rule.CLOSING in rules)
+        if text == before:
             break
-        text = normalized
     return text
-
-
-def _normalize_once(text: str, data: LanguageRules | None, rules: frozenset[Rule]) -> str:
-    for rule, strip in _MARKUP_STEPS:
-        if rule in rules:
-            text = strip(text, data)
-    if data is not None:
-        for rule, speak in _SPOKEN_STEPS:
-            if rule in rules:
-                text = speak(text, data)
-    if Rule.PUNCTUATION in rules:
-        text = markup.clean_punctuation(text) if has_words(text) else ""
-    return markup.join_lines(text, close=Rule.CLOSING in rules)
 
 
 def rules_from_names(names: Iterable[str]) -> frozenset[Rule]:

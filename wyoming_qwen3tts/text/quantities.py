@@ -140,12 +140,16 @@ def case_before(text: str, start: int, rules: LanguageRules) -> str | None:
     """
     if rules.code != "ru":
         return "n"
-    word = re.search(r"(\w+)\W{1,2}$", text[max(0, start - 24) : start])
-    if word is None:
-        return "n"
-    if word[1].lower() in rules.lists["genitive_after"]:
+    word = previous_word(text[max(0, start - 24) : start])
+    if word in rules.lists["genitive_after"]:
         return "g"
-    return None if word[1].lower() in rules.lists["other_case_after"] else "n"
+    return None if word in rules.lists["other_case_after"] else "n"
+
+
+def previous_word(before: str) -> str:
+    """Return the last word of a text in small letters, or nothing."""
+    word = re.search(r"(\w+)\W{1,2}$", before)
+    return word[1].lower() if word else ""
 
 
 _CURRENCY_SYMBOLS = {

@@ -87,7 +87,7 @@ _WORD_LISTS = (
     "masculine_endings", "feminine_endings", "masculine_words", "feminine_words", "genitive_after",
     "other_case_after", "two_before", "native_before", "sino_before", "ordinal_after",
     "ordinal_before", "ordinal_e_after", "ordinal_en_after", "dative_prepositions", "year_after",
-    "not_nouns",
+    "not_nouns", "version_after",
 )  # fmt: skip
 
 

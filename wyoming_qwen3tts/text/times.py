@@ -20,85 +20,69 @@ _DURATION = re.compile(
     rf"(?<![{LETTER}0-9.,:])([0-9]+){SPACE}?h{SPACE}?([0-9]+){SPACE}?m(?:in)?"
     rf"(?:{SPACE}?([0-9]+){SPACE}?s)?(?![{LETTER}0-9²³/])"
 )
-_NATIVE_HOURS = 12
 
 
 def speak_times(text: str, rules: LanguageRules) -> str:
     """Replace times of day by words: "14:30", "2:30 pm", "14.30 Uhr", "14h30", "8 Uhr"."""
-
-    def spoken(match: re.Match[str]) -> str:
-        hour = int(match["hour"])
-        minute = int(match["minute"] or 0)
-        half = match["half"]
-        if hour > 24 or minute > 59 or (half and not 1 <= hour <= 12):
-            return match[0]
-        if rules.code == "ru" and case_before(text, match.start(), rules) != "n":
-            return match[0]
-        words = _spell_time(hour, minute, half[:-1].strip().lower()[0] if half else None, rules)
-        if match["second"] and int(match["second"]):
-            second = Numeral("", str(int(match["second"])))
-            words = f"{words}, {spell_quantity(second, rules.units['second'], rules)}"
-        stop = "." if half and half.endswith(".") and not text[match.end() :].strip() else ""
-        return words + stop
-
     text = _DURATION.sub(lambda match: _spell_duration(match, rules), text)
     for pattern in _patterns(rules.code):
-        text = pattern.sub(spoken, text)
+        text = pattern.sub(lambda match: _replace_time(match, rules), text)
     return text
 
 
 def _spell_duration(match: re.Match[str], rules: LanguageRules) -> str:
-    parts = [
+    return rules.space.join(
         spell_quantity(Numeral("", digits), rules.units[unit], rules)
         for unit, digits in zip(("hour", "minute", "second"), match.groups(), strict=True)
         if digits
-    ]
-    return ("" if rules.code in {"zh", "ja"} else " ").join(parts)
+    )
 
 
-def _spell_time(hour: int, minute: int, half: str | None, rules: LanguageRules) -> str:
-    if rules.code == "en":
+def _replace_time(match: re.Match[str], rules: LanguageRules) -> str:
+    hour, minute, half = int(match["hour"]), int(match["minute"] or 0), match["half"] or ""
+    if hour > 24 or minute > 59 or (half and not 1 <= hour <= 12):
+        return match[0]
+    if rules.code == "ru" and case_before(match.string, match.start(), rules) != "n":
+        return match[0]
+    words = _spell_time(hour, minute, half.strip().lower()[:1], rules)
+    if match["second"] and int(match["second"]):
+        second = Numeral("", str(int(match["second"])))
+        words = f"{words}, {spell_quantity(second, rules.units['second'], rules)}"
+    ends_text = half.endswith(".") and not match.string[match.end() :].strip()
+    return words + "." * ends_text
+
+
+def _spell_time(hour: int, minute: int, half: str, rules: LanguageRules) -> str:
+    """Return a time as words; ``half`` is "a" before noon, "p" after it, or nothing."""
+    code, times = rules.code, rules.times
+    if code == "en":
         return _spell_english(hour, minute, half)
-    if half is not None:
+    if half:
         hour = hour % 12 + (12 if half == "p" else 0)
-    times = rules.times
-    index = form_index(hour, "", rules.code, 3 if rules.code == "ru" else 2)
+    patterns = times.minutes
     if minute == 0:
         patterns = times.hour
     elif minute < 10 and times.minutes_below_ten:
         patterns = times.minutes_below_ten
-    else:
-        patterns = times.minutes
-    pattern = patterns[min(index, len(patterns) - 1)]
-    return pattern.format(
-        h=_spell_hour(hour, rules),
-        m=cardinal(minute, rules.code, gender=times.minute_gender),
-    )
-
-
-def _spell_hour(hour: int, rules: LanguageRules) -> str:
-    if rules.code == "de" and hour == 1:
-        return "ein"
-    gender = rules.times.hour_gender
-    if rules.code == "ko" and 1 <= hour <= _NATIVE_HOURS:
+    index = form_index(hour, "", code, 3 if code == "ru" else 2)
+    gender = times.hour_gender
+    if code == "ko" and 1 <= hour <= 12:
         gender = "native"
-    if rules.code == "zh":
-        gender = "m"
-    return cardinal(hour, rules.code, gender=gender)
+    spoken_hour = "ein" if code == "de" and hour == 1 else cardinal(hour, code, gender=gender)
+    spoken_minute = cardinal(minute, code, gender=times.minute_gender)
+    return patterns[min(index, len(patterns) - 1)].format(h=spoken_hour, m=spoken_minute)
 
 
-def _spell_english(hour: int, minute: int, half: str | None) -> str:
+def _spell_english(hour: int, minute: int, half: str) -> str:
     """Twelve-hour clock: "14:30" is "two thirty PM", "7:05" is "seven oh five"."""
-    suffix = ""
-    if half is not None:
-        suffix = f" {half.upper()}M"
-    elif hour > 12 or hour == 0:
-        suffix = " PM" if 12 < hour < 24 else " AM"
-    spoken_hour = cardinal((hour - 1) % 12 + 1, "en")
-    if minute == 0:
-        return f"{spoken_hour}{suffix}" if suffix else f"{spoken_hour} o'clock"
-    between = " oh " if minute < 10 else " "
-    return f"{spoken_hour}{between}{cardinal(minute, 'en')}{suffix}"
+    if not half and (hour > 12 or hour == 0):
+        half = "p" if 12 < hour < 24 else "a"
+    words = cardinal((hour - 1) % 12 + 1, "en")
+    if minute:
+        words += f"{' oh ' if minute < 10 else ' '}{cardinal(minute, 'en')}"
+    elif not half:
+        return f"{words} o'clock"
+    return f"{words} {half.upper()}M" if half else words
 
 
 @cache
@@ -113,19 +97,17 @@ def _patterns(code: str) -> tuple[re.Pattern[str], ...]:
     suffixes = "|".join(re.escape(word) for word in times.suffixes)
     suffix = rf"(?:{SPACE}?(?:{suffixes}){NOT_BEFORE})" if suffixes else r"(?:(?!))"
     nothing = r"(?P<second>(?!))?(?P<half>(?!))?"
+    no_minute = r"(?P<minute>(?!))?"
     patterns = [
         rf"{start}{hour}:{minute}(?::{second}{zone})?(?![0-9:]|\.[0-9])(?:{_HALF_DAY}|{suffix})?",
-        rf"{start}{hour}(?P<minute>(?!))?(?P<second>(?!))?{_HALF_DAY}",
+        rf"{start}{hour}{no_minute}(?P<second>(?!))?{_HALF_DAY}",
     ]
     if times.dot:
         patterns.append(rf"{start}{hour}\.{minute}{suffix}{nothing}")
     if times.letter:
-        patterns.append(
-            rf"{start}{hour}{SPACE}?{times.letter}{SPACE}?{minute}{NOT_BEFORE}{nothing}"
-        )
-        patterns.append(
-            rf"{start}{hour}{SPACE}?{times.letter}{NOT_BEFORE}(?P<minute>(?!))?{nothing}"
-        )
+        letter = f"{SPACE}?{times.letter}"
+        patterns.append(rf"{start}{hour}{letter}{SPACE}?{minute}{NOT_BEFORE}{nothing}")
+        patterns.append(rf"{start}{hour}{letter}{NOT_BEFORE}{no_minute}{nothing}")
     if code in {"de", "fr", "en"}:
-        patterns.append(rf"{start}{hour}{suffix}(?P<minute>(?!))?{nothing}")
-    return tuple(re.compile(pattern) for pattern in patterns)
+        patterns.append(rf"{start}{hour}{suffix}{no_minute}{nothing}")
+    return tuple(map(re.compile, patterns))
