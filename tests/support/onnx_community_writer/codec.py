@@ -21,7 +21,6 @@ from wyoming_qwen3tts.builder.graphs.codec import (
 )
 from wyoming_qwen3tts.builder.graphs.convolution import NUM_TAPS
 from wyoming_qwen3tts.builder.graphs.graph import Value
-from wyoming_qwen3tts.builder.graphs.tensor_graph import centroids
 
 NUM_FRAMES: Final = 25
 """Frames of each run."""
@@ -62,9 +61,8 @@ def _quantizer(
         usage = traced.read(f"{source}.cluster_usage", config.codebook_size)
         sums = traced.read(f"{source}.embedding_sum", config.codebook_size, width)
         index = traced.op("Gather", codes, group, axis=2)
-        rows.append(
-            traced.op("Gather", traced.store(source, centroids(sums, usage)), index, axis=0)
-        )
+        centroids = traced.store(source, sums / np.maximum(usage, 1e-5)[:, None])
+        rows.append(traced.op("Gather", centroids, index, axis=0))
     total = sum(rows[1:], start=rows[0])
     kernel = traced.stored(f"quantizer.{name}.output_proj.weight", config.codebook_dim, width, 1)
     return traced.op("Conv", traced.op("Transpose", total, perm=[0, 2, 1]), kernel)

@@ -18,9 +18,7 @@ Where the talker is wider than the predictor, the projection between them is fol
 embedding tables; the graph projects only the talker's hidden vector.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,35 +26,17 @@ from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import CodePredictorConfig
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.lm import Decoder, Linear, Positions, WeightWriter
+from wyoming_qwen3tts.builder.graphs.lm import Decoder, WeightWriter
 from wyoming_qwen3tts.builder.recipe import Recipe
 from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
 _PREFIX = "talker.code_predictor"
 
 
-class _Sampling(NamedTuple):
-    """Sampling controls, prepared once for all steps."""
-
-    temperature: Value
-    """(B, 1)."""
-    in_top_k: Value
-    """(B, max_top_k) bool: ranks that top-k keeps."""
-    top_p: Value
-    """(B, 1)."""
-    max_top_k: Value
-    """(1,)."""
-
-
 def build_code_predictor(
     main: TensorFile, config: CodePredictorConfig, recipe: Recipe, directory: Path
 ) -> tuple[QuantizationReport, ...]:
-    """Write ``code_predictor.onnx`` and its data file.
-
-    Raises:
-        CheckpointError: A tensor is missing or has another shape.
-        BuildError: A weight cannot be quantised.
-    """
+    """Write ``code_predictor.onnx`` and its data file; return the noise of quantised weights."""
     with GraphBuilder("code_predictor", directory) as graph:
         predictor = _CodePredictor(graph, main, config, recipe)
         predictor.build()
@@ -69,16 +49,13 @@ class _CodePredictor:
     def __init__(
         self, graph: GraphBuilder, main: TensorFile, config: CodePredictorConfig, recipe: Recipe
     ) -> None:
-        self.graph = graph
-        self.main = main
-        self.config = config
+        self.graph, self.main, self.config = graph, main, config
         self.precision = recipe.code_predictor
         self.table_type = np.float32 if recipe.embeddings == "fp32" else np.float16
         self.writer = WeightWriter(graph, recipe.block_size)
         self.num_steps = config.num_code_groups - 1
 
     def build(self) -> None:
-        """Add inputs, weights, all steps and outputs."""
         graph, writer, config, steps = self.graph, self.writer, self.config, self.num_steps
         hidden = graph.input("hidden", np.float32, ["B", config.talker_hidden_size])
         code0 = graph.input("code0", np.int64, ["B"])
@@ -92,7 +69,11 @@ class _CodePredictor:
         tables = writer.rotary(config.transformer, config.num_code_groups)
         layers = self.precision.layers
         decoder = Decoder(writer, self.main, f"{_PREFIX}.model", config.transformer, layers)
-        heads = [self._head_weight(step) for step in range(steps)]
+        shape = (config.codebook_size, config.transformer.hidden_size)
+        heads = []
+        for step in range(steps):
+            head = self.main.read(f"{_PREFIX}.lm_head.{step}.weight", shape)
+            heads.append(writer.linear(f"lm_head.{step}", head, self.precision.heads, "heads"))
         projection = self._read_projection()
         table = graph.weight("input_embeddings", self._embeddings(projection))
         if projection is not None:
@@ -103,12 +84,9 @@ class _CodePredictor:
 
         num_lanes = graph.op("Shape", code0)
         ranks = graph.op("Range", 0, graph.op("Squeeze", max_top_k), 1)
-        sampling = _Sampling(
-            temperature=self._unsqueeze(temperature),
-            in_top_k=graph.op("Less", ranks, self._unsqueeze(top_k)),
-            top_p=self._unsqueeze(top_p),
-            max_top_k=max_top_k,
-        )
+        in_top_k = graph.op("Less", ranks, self._unsqueeze(top_k))  # (B, max_top_k)
+        temperature, top_p = self._unsqueeze(temperature), self._unsqueeze(top_p)
+        sampling = (max_top_k, in_top_k, temperature, top_p)
         uniform = graph.ops("Split", uniforms, outputs=steps, axis=1, num_outputs=steps)
         forced = graph.ops("Split", forced_codes, outputs=steps, axis=1, num_outputs=steps)
 
@@ -117,10 +95,10 @@ class _CodePredictor:
         for step in range(steps):
             with graph.scope(f"group.{step + 1}"):
                 last = graph.op("Expand", np.array([step + 1], np.int32), num_lanes)
-                positions = Positions(last, graph.constant(step + 2, np.int32), *tables)
+                positions = (last, graph.constant(step + 2, np.int32), *tables)
                 y, cache = decoder.run(inputs, cache, positions)
                 scores.append(heads[step](y))
-                sampled = self._sample(scores[-1], sampling, uniform[step])
+                sampled = self._sample(scores[-1], uniform[step], sampling)
                 is_free = graph.op("Less", forced[step], 0)
                 codes.append(graph.op("Where", is_free, sampled, forced[step]))
                 if step + 1 < steps:
@@ -134,11 +112,6 @@ class _CodePredictor:
         graph.output(all_codes, "codes", np.int64, ["B", steps])
         graph.output(all_scores, "group_logits", np.float32, ["B", steps, config.codebook_size])
 
-    def _head_weight(self, step: int) -> Linear:
-        shape = (self.config.codebook_size, self.config.transformer.hidden_size)
-        head = self.main.read(f"{_PREFIX}.lm_head.{step}.weight", shape)
-        return self.writer.linear(f"lm_head.{step}", head, self.precision.heads, "heads")
-
     def _read_projection(self) -> tuple[Float32Array, Float32Array] | None:
         """Return weight (width, talker width) and bias; None where both widths are equal."""
         if not self.config.has_projection:
@@ -149,19 +122,16 @@ class _CodePredictor:
 
     def _embeddings(self, projection: tuple[Float32Array, Float32Array] | None) -> AnyArray:
         """Return ((G - 1) C, width): inputs of the steps, groups 0 .. G-2 one below the other."""
+        codes, width = self.config.codebook_size, self.config.talker_hidden_size
+        names = {"talker.model.codec_embedding.weight": self.config.talker_vocab_size}
+        for step in range(self.num_steps - 1):
+            names[f"{_PREFIX}.model.codec_embedding.{step}.weight"] = codes
         tables = []
-        for rows in self._embedding_tables():
+        for name, num_rows in names.items():
+            rows = self.main.read(name, (num_rows, width))[:codes]
             folded = rows if projection is None else rows @ projection[0].T + projection[1]
             tables.append(folded.astype(self.table_type))
         return np.concatenate(tables)
-
-    def _embedding_tables(self) -> Iterator[Float32Array]:
-        codes, width = self.config.codebook_size, self.config.talker_hidden_size
-        vocabulary = (self.config.talker_vocab_size, width)
-        yield self.main.read("talker.model.codec_embedding.weight", vocabulary)[:codes]
-        for step in range(self.num_steps - 1):
-            name = f"{_PREFIX}.model.codec_embedding.{step}.weight"
-            yield self.main.read(name, (codes, width))
 
     def _embed(self, table: Value, rows: Value) -> Value:
         """Return rows (B,) of the table as inputs (B, 1, width)."""
@@ -170,16 +140,16 @@ class _CodePredictor:
             found = self.graph.cast(found, np.float32)
         return self._unsqueeze(found)
 
-    def _sample(self, scores: Value, sampling: _Sampling, uniform: Value) -> Value:
-        """Sample one code per lane from scores (B, C): (B, 1)."""
-        op = self.graph.op
-        values, candidates = self.graph.ops("TopK", scores, sampling.max_top_k, outputs=2, axis=-1)
+    def _sample(self, scores: Value, uniform: Value, sampling: tuple[Value, ...]) -> Value:
+        """Sample one code per lane (B, 1) from scores (B, C)."""
+        op, (max_top_k, in_top_k, temperature, top_p) = self.graph.op, sampling
+        values, candidates = self.graph.ops("TopK", scores, max_top_k, outputs=2, axis=-1)
         best = op("ReduceMax", values, [1], keepdims=1)
-        exponentials = op("Exp", (values - best) / sampling.temperature)
-        weights = op("Where", sampling.in_top_k, exponentials, 0.0)
+        exponentials = op("Exp", (values - best) / temperature)
+        weights = op("Where", in_top_k, exponentials, 0.0)
         cumulative = op("CumSum", weights, 1)
         total = op("ReduceMax", cumulative, [1], keepdims=1)
-        kept = op("Less", cumulative - weights, sampling.top_p * total)
+        kept = op("Less", cumulative - weights, top_p * total)
         kept_sums = op("Where", kept, cumulative, 0.0)
         threshold = uniform * op("ReduceMax", kept_sums, [1], keepdims=1)
         below = self.graph.cast(op("Less", cumulative, threshold), np.int64)

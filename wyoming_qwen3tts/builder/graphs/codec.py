@@ -16,33 +16,19 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/tokenizer_12hz/modeling_qwen3_tts_to
 """
 
 import math
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wyoming_qwen3tts.arrays import AnyArray, Int64Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import CodecDecoderConfig
-from wyoming_qwen3tts.builder.graphs.convolution import (
-    NUM_TAPS,
-    Convolution,
-    ConvSite,
-    append_kv,
-    calibrate,
-    calibration_conv,
-    conv_as_linear,
-    im2col,
-    int8_conv,
-    polyphase,
-    streaming_pad,
-    winograd_conv,
-)
+from wyoming_qwen3tts.builder.graphs import convolution
+from wyoming_qwen3tts.builder.graphs.convolution import NUM_TAPS, conv_as_linear, im2col, polyphase
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.tensor_graph import TensorGraph, centroids
+from wyoming_qwen3tts.builder.graphs.tensor_graph import TensorGraph
 
 COMPONENT: Final = "codec_decoder"
 
@@ -56,14 +42,7 @@ CONVNEXT_EXPANSION: Final = 4
 LAYER_NORM_EPSILON: Final = 1e-6
 RESIDUAL_DILATIONS: Final = (1, 3, 9)
 
-# sin(pi r) = A r (r^2 + B) ((r^2 + C) r^2 + D) for |r| <= 1/2, fitted so that the largest error of
-# the *square* is least: 8.3e-7. onnxruntime's own Sin runs on one thread and costs more than this
-# polynomial and its range reduction together.
-_SINE_A = -0.5520516715175563
-_SINE_B = -0.9791038204874283
-_SINE_C = -3.623089141213214
-_SINE_D = 5.812177491371527
-_SNAKE_EPSILON = 1e-9
+_SNAKE_EPSILON: Final = 1e-9
 # Element-wise operators with a vector per channel are fast only over long rows, so several rows are
 # taken as one.
 _FOLDED_WIDTH: Final = 4096
@@ -77,47 +56,34 @@ def build_codec_decoder(
 ) -> None:
     """Write ``codec_decoder.onnx`` and its data.
 
-    Args:
-        codec: Tensors of ``speech_tokenizer/model.safetensors``.
-        config: Widths and counts.
-        directory: Where to write.
-        calibration_codes: Codes (F, G) of speech. With them the seven-tap convolutions of the
-            residual units multiply 8-bit integers, in the ranges that the float32 graph takes over
-            these codes. Without them everything is float32.
-
-    Raises:
-        CheckpointError: A tensor is missing or has another shape.
+    With ``calibration_codes`` (F, G) of speech, the seven-tap convolutions of the residual units
+    multiply 8-bit integers, in the ranges that the float32 graph takes over these codes. Without
+    them everything is float32.
     """
 
-    def write(target: Path, convolve: Convolution) -> None:
+    def write(target: Path, convolve: convolution.Convolution) -> None:
         with GraphBuilder(COMPONENT, target) as graph:
-            _Decoder(graph, codec, config, convolve).build()
+            _Decoder(graph, codec, "decoder", config).build(convolve)
 
     if calibration_codes is None:
-        write(directory, winograd_conv)
+        write(directory, convolution.winograd_conv)
         return
     with TemporaryDirectory(dir=directory, prefix="calibration") as scratch:
-        write(Path(scratch), calibration_conv)
-        ranges = calibrate(Path(scratch) / f"{COMPONENT}.onnx", calibration_codes)
-    write(directory, lambda graph, x, site: int8_conv(graph, x, site, ranges[site.state]))
+        write(Path(scratch), convolution.calibration_conv)
+        ranges = convolution.calibrate(Path(scratch) / f"{COMPONENT}.onnx", calibration_codes)
+
+    def convolve(graph: GraphBuilder, x: Value, site: convolution.ConvSite) -> Value:
+        return convolution.int8_conv(graph, x, site, ranges[site.state])
+
+    write(directory, convolve)
 
 
 class _Decoder(TensorGraph):
     """One decoder graph under construction."""
 
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        codec: TensorFile,
-        config: CodecDecoderConfig,
-        convolve: Convolution,
-    ) -> None:
-        super().__init__(graph, codec, "decoder")
-        self.config = config
-        self.convolve = partial(convolve, graph)
+    config: CodecDecoderConfig
 
-    def build(self) -> None:
-        """Add every stage."""
+    def build(self, convolve: convolution.Convolution) -> None:
         graph, config = self.graph, self.config
         codes = graph.input("codes", np.int64, ["F", config.num_quantizers])
         position = graph.input("position", np.int64, [])
@@ -132,12 +98,12 @@ class _Decoder(TensorGraph):
                 x = self._upsample(x, block, rows)
                 rows *= rate
                 for unit in range(len(RESIDUAL_DILATIONS)):
-                    x = self._residual_unit(x, block, unit, rows)
+                    x = self._residual_unit(x, block, unit, rows, convolve)
         samples = graph.op("Clip", self._last_conv(x, rows), -1.0, 1.0)
         graph.output(graph.op("Reshape", samples, [-1]), "samples", np.float32, [None])
 
     def _pad(self, name: str, x: Value, width: int, keep: int) -> Value:
-        return streaming_pad(self.graph, name, x, (keep, width))
+        return convolution.streaming_pad(self.graph, name, x, (keep, width))
 
     def _embed(self, codes: Value) -> Value:
         """Look codes (F, G) up in one table into which the output projections are folded."""
@@ -146,35 +112,26 @@ class _Decoder(TensorGraph):
         tables = np.empty((groups * rows, config.codebook_dim), np.float32)
         for group in range(groups):
             part, layer = ("rvq_first", 0) if group == 0 else ("rvq_rest", group - 1)
-            tables[group * rows : (group + 1) * rows] = self._folded_codebook(part, layer)
+            name, width = f"quantizer.{part}", config.codebook_dim // 2
+            book = f"{name}.vq.layers.{layer}._codebook"
+            table = self.codebook(book, "embedding_sum", rows, width)
+            projection = self.read(f"{name}.output_proj.weight", config.codebook_dim, width, 1)
+            tables[group * rows : (group + 1) * rows] = table @ projection[:, :, 0].T
         stored = graph.weight("quantizer.tables", tables)
         rows_of_codes = codes + np.arange(groups, dtype=np.int64) * rows
         vectors = graph.op("Gather", stored, rows_of_codes, axis=0)  # (F, G, codebook_dim)
         return graph.op("ReduceSum", vectors, [1], keepdims=0)
 
-    def _folded_codebook(self, part: str, layer: int) -> AnyArray:
-        config, width = self.config, self.config.codebook_dim // 2
-        name = f"quantizer.{part}.vq.layers.{layer}._codebook"
-        usage = self.read(f"{name}.cluster_usage", config.codebook_size)
-        total = self.read(f"{name}.embedding_sum", config.codebook_size, width)
-        shape = (config.codebook_dim, width, 1)
-        projection = self.read(f"quantizer.{part}.output_proj.weight", *shape)
-        return centroids(total, usage) @ projection[:, :, 0].T
-
     def _pre_conv(self, x: Value) -> Value:
         """Convolve and project: two linear maps with nothing between them, folded into one."""
-        config, hidden = self.config, self.config.transformer.hidden_size
-        shape: tuple[int, ...] = (config.latent_dim, config.codebook_dim, PRE_CONV_TAPS)
-        kernel, bias = self.affine("pre_conv.conv", *shape)
-        shape = (hidden, config.latent_dim)
-        projection, projection_bias = self.affine("pre_transformer.input_proj", *shape)
-        x = self._pad("pre_conv", x, config.codebook_dim, PRE_CONV_TAPS - 1)
-        return self.linear(
-            im2col(self.graph, x, PRE_CONV_TAPS),
-            "pre_conv",
-            _product(projection, conv_as_linear(kernel)),
-            _product(projection, bias) + projection_bias,
-        )
+        width_in, width = self.config.codebook_dim, self.config.latent_dim
+        hidden = self.config.transformer.hidden_size
+        kernel, bias = self.affine("pre_conv.conv", width, width_in, PRE_CONV_TAPS)
+        projection, shift = self.affine("pre_transformer.input_proj", hidden, width)
+        weight = _product(projection, conv_as_linear(kernel))
+        x = self._pad("pre_conv", x, width_in, PRE_CONV_TAPS - 1)
+        x = im2col(self.graph, x, PRE_CONV_TAPS)
+        return self.linear(x, "pre_conv", weight, _product(projection, bias) + shift)
 
     def _transformer(self, x: Value, position: Value, num_frames: Value) -> Value:
         """Run the decoder layers over x (F, hidden); the last norm included."""
@@ -187,8 +144,9 @@ class _Decoder(TensorGraph):
             with graph.scope(name):
                 normed = self._rms_norm(x, f"{name}.input_layernorm")
                 query, *pair = self.query_key_value(normed, name, transformer, tables)
+                keep = config.sliding_window - 1
                 key, value = (
-                    append_kv(graph, f"{part}_{layer}", y, history, config.sliding_window - 1)
+                    convolution.append_kv(graph, f"{part}_{layer}", y, history, keep)
                     for part, y in zip(("key", "value"), pair, strict=True)
                 )
                 if mask is None:
@@ -246,10 +204,6 @@ class _Decoder(TensorGraph):
             y, weight = graph.op("Gelu", y), weight * gamma[:, None]
             return x + self.linear(y, f"{name}.pwconv2", weight, bias * gamma)
 
-    def _width(self, block: int) -> int:
-        """Return the channels after ``block`` blocks."""
-        return self.config.decoder_dim >> block
-
     def _first_conv(self, x: Value) -> Value:
         width_in, width_out = self.config.latent_dim, self.config.decoder_dim
         kernel, bias = self.affine("decoder.0.conv", width_out, width_in, NUM_TAPS)
@@ -259,7 +213,8 @@ class _Decoder(TensorGraph):
     def _upsample(self, x: Value, block: int, rows: int) -> Value:
         """Snake, then a transposed convolution over the current and the previous row."""
         rate, name = self.config.upsample_rates[block], f"decoder.{block + 1}.block"
-        width_in, width = self._width(block), self._width(block + 1)
+        width_in = self.config.decoder_dim >> block
+        width = width_in // 2
         x = self._snake(x, f"{name}.0", width_in, rows)
         x = self._pad(f"block_{block}_upsampling", x, width_in, 1)
         kernel = self.read(f"{name}.1.conv.weight", width_in, width, 2 * rate)
@@ -268,20 +223,22 @@ class _Decoder(TensorGraph):
         x = self.linear(im2col(self.graph, x, 2), f"{name}.1.conv", weight, np.tile(bias, rate))
         return self.graph.op("Reshape", x, [-1, width])
 
-    def _residual_unit(self, x: Value, block: int, unit: int, rows: int) -> Value:
+    def _residual_unit(
+        self, x: Value, block: int, unit: int, rows: int, convolve: convolution.Convolution
+    ) -> Value:
         """Add snake, convolution, snake, 1 x 1 convolution to x (T, D).
 
         Between the convolutions the signal is the phase of the second snake: the phase then needs
         no multiplication and the first convolution's bias no addition of its own.
         """
-        graph, width = self.graph, self._width(block + 1)
+        graph, width = self.graph, self.config.decoder_dim >> (block + 1)
         name = f"decoder.{block + 1}.block.{unit + 2}"
         y = self._snake(x, f"{name}.act1", width, rows)
         phase, amplitude = self._snake_parameters(f"{name}.act2", width)
         kernel, bias = self.affine(f"{name}.conv1.conv", width, width, NUM_TAPS)
         in_phase, shift = kernel * phase[:, None, None], bias * phase
         state, dilation = f"block_{block}_unit_{unit}", RESIDUAL_DILATIONS[unit]
-        y = self.convolve(y, ConvSite(f"{name}.conv1", state, in_phase, dilation))
+        y = convolve(graph, y, convolution.ConvSite(f"{name}.conv1", state, in_phase, dilation))
         fold = _fold(width, rows)
         y = graph.op("Reshape", y, [-1, fold * width])
         y = y + graph.weight(f"{name}.conv1.bias", np.tile(shift, fold), np.float32)
@@ -290,8 +247,14 @@ class _Decoder(TensorGraph):
         kernel, bias = self.affine(f"{name}.conv2.conv", width, width, 1)
         return x + self.linear(y, f"{name}.conv2", kernel[:, :, 0] / phase, bias)
 
-    def _snake_parameters(self, name: str, width: int) -> tuple[NDArray[np.float64], ...]:
-        return snake_parameters(self.read(f"{name}.alpha", width), self.read(f"{name}.beta", width))
+    def _snake_parameters(self, name: str, width: int) -> tuple[AnyArray, AnyArray]:
+        """Return phase and amplitude of ``x + sin(x exp(alpha))^2 / (exp(beta) + 1e-9)``.
+
+        The phase is in half-turns per unit of x; the amplitude is the root of the square's factor.
+        """
+        alpha, beta = (self.read(f"{name}.{part}", width) for part in ("alpha", "beta"))
+        phase = np.exp(alpha.astype(np.float64)) / math.pi
+        return phase, 1 / np.sqrt(np.exp(beta.astype(np.float64)) + _SNAKE_EPSILON)
 
     def _snake(self, x: Value, name: str, width: int, rows: int) -> Value:
         graph, fold = self.graph, _fold(width, rows)
@@ -304,7 +267,7 @@ class _Decoder(TensorGraph):
     def _last_conv(self, x: Value, rows: int) -> Value:
         """Snake and the convolution to one channel: (T, D) to (1, 1, T)."""
         blocks = len(self.config.upsample_rates)
-        width = self._width(blocks)
+        width = self.config.decoder_dim >> blocks
         x = self._snake(x, f"decoder.{blocks + 1}", width, rows)
         x = self.channel_major(self._pad("last_conv", x, width, NUM_TAPS - 1))
         return self.conv(x, f"decoder.{blocks + 2}.conv", (width, 1), NUM_TAPS)
@@ -316,21 +279,19 @@ def _fold(width: int, rows: int) -> int:
     return max(fold for fold in range(1, min(most, rows) + 1) if rows % fold == 0)
 
 
-def snake_parameters(alpha: AnyArray, beta: AnyArray) -> tuple[NDArray[np.float64], ...]:
-    """Return phase and amplitude of ``x + sin(x exp(alpha))^2 / (exp(beta) + 1e-9)``.
-
-    The phase is in half-turns per unit of x; the amplitude is the root of the square's factor.
-    """
-    phase = np.exp(alpha.astype(np.float64)) / math.pi
-    return phase, 1 / np.sqrt(np.exp(beta.astype(np.float64)) + _SNAKE_EPSILON)
-
-
 def snake(graph: GraphBuilder, x: Value, phase: Value, name: str, amplitude: AnyArray) -> Value:
-    """Return ``x + (amplitude sin(pi phase))^2``; the amplitude must broadcast over x."""
+    """Return ``x + (amplitude sin(pi phase))^2``; the amplitude must broadcast over x.
+
+    sin(pi r) = A r (r^2 + B) ((r^2 + C) r^2 + D) for |r| <= 1/2, fitted so that the largest error
+    of the *square* is least: 8.3e-7. onnxruntime's own Sin runs on one thread and costs more than
+    this polynomial and its range reduction together.
+    """
+    a, b = -0.5520516715175563, -0.9791038204874283
+    c, d = -3.623089141213214, 5.812177491371527
     reduced = phase - graph.op("Round", phase)  # within 1/2
     square = reduced * reduced
-    factor = graph.weight(f"{name}.amplitude", _SINE_A * amplitude, np.float32)
-    sine = ((square + _SINE_C) * square + _SINE_D) * (square + _SINE_B) * (reduced * factor)
+    factor = graph.weight(f"{name}.amplitude", a * amplitude, np.float32)
+    sine = ((square + c) * square + d) * (square + b) * (reduced * factor)
     return x + sine * sine
 
 

@@ -16,7 +16,6 @@ product with a tiny left side.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -37,14 +36,8 @@ NUM_POINTS: Final = NUM_OUTPUTS + NUM_TAPS - 1
 # Infinity is one more point. Found by search over small fractions: the relative error of white and
 # correlated signals is 4.6e-6 at most, that of direct float32 sums 0.6e-6. Four outputs per block
 # would have 2.5e-6 and cost a seventh more time, eight 1.3e-5.
-_POINTS: Final = (
-    Fraction(0),
-    *(
-        sign * Fraction(*point)
-        for point in ((1, 1), (1, 3), (2, 3), (3, 2), (3, 1))
-        for sign in (1, -1)
-    ),
-)
+_SIZES = ((1, 1), (1, 3), (2, 3), (3, 2), (3, 1))
+_POINTS = [Fraction(0), *(Fraction(sign * n, d) for n, d in _SIZES for sign in (1, -1))]
 # onnxruntime packs the weights of a batched product in every run. From this width on, packing costs
 # more than one product per point.
 _MIN_WIDTH_FOR_SEPARATE_PRODUCTS: Final = 256
@@ -53,27 +46,21 @@ _LEVELS = 255
 _LARGEST_WEIGHT = 127
 _WEIGHT_ZERO_POINT = 128
 _SMALLEST_RANGE = 1e-6
-_LOW_PREFIX: Final = "low_"
-_HIGH_PREFIX: Final = "high_"
+_LOW: Final = "low_"
+_HIGH: Final = "high_"
 _FRAMES_PER_RUN: Final = 8
 
 
-@dataclass(frozen=True)
-class ConvSite:
+class ConvSite(NamedTuple):
     """One seven-tap convolution."""
 
     name: str
     """Prefix of its weights."""
     state: str
-    """Name of the state that carries its last inputs."""
+    """Name of the state that carries its last inputs, (6 dilation, D)."""
     kernel: AnyArray
     """(D_out, D, 7)."""
     dilation: int
-
-    @property
-    def state_shape(self) -> tuple[int, int]:
-        """Shape of the carried inputs."""
-        return (NUM_TAPS - 1) * self.dilation, self.kernel.shape[1]
 
 
 Convolution = Callable[[GraphBuilder, Value, ConvSite], Value]
@@ -96,14 +83,10 @@ def append_kv(graph: GraphBuilder, name: str, x: Value, shape: Sequence[Dim], ke
 def streaming_pad(
     graph: GraphBuilder, name: str, x: Value, shape: tuple[int, int], padding: Value | None = None
 ) -> Value:
-    """Put the rows of state ``name`` before x (T, D); they start as zeros.
+    """Put the rows of state ``name``, of ``shape``, before x (T, D); they start as zeros.
 
-    Args:
-        graph: The graph.
-        name: Name of the state; ``next_NAME`` holds the last rows of x for the next run.
-        x: New rows.
-        shape: Number of rows to carry, and D.
-        padding: Number (1,) of zero rows to put behind x, which are not carried.
+    ``next_NAME`` holds the last rows of x for the next run. ``padding`` (1,) is a number of zero
+    rows to put behind x; they are not carried.
     """
     keep, width = shape
     parts = [graph.input(name, np.float32, shape), x]
@@ -131,82 +114,47 @@ def conv_as_linear(weight: AnyArray) -> AnyArray:
 
 
 def polyphase(weight: AnyArray, rate: int) -> AnyArray:
-    """Turn a transposed convolution into an ordinary one at the input's rate.
+    """Turn a transposed convolution of stride ``rate`` into ordinary ones at the input's rate.
 
-    A transposed convolution of stride r with a kernel of n r taps makes r outputs per input from n
-    inputs; each of the r is a phase.
-
-    Args:
-        weight: (D_in, D_out, n r).
-        rate: Stride r.
-
-    Returns:
-        (r, D_out, D_in, n): ordinary convolution kernels, oldest input first.
+    With a kernel (D_in, D_out, n rate) it makes ``rate`` outputs per input from n inputs. The
+    result (rate, D_out, D_in, n) has one kernel for each of them, oldest input first.
     """
     width_in, width_out, taps = weight.shape
     split = weight.reshape(width_in, width_out, taps // rate, rate)[:, :, ::-1]
     return split.transpose(3, 1, 0, 2)
 
 
-class WinogradMatrices(NamedTuple):
-    """The matrices of the scheme, scaled so that no point dominates the rounding."""
-
-    outputs: NDArray[np.float64]
-    """A, (6, 12)."""
-    taps: NDArray[np.float64]
-    """G, (12, 7)."""
-    inputs: NDArray[np.float64]
-    """B, (12, 12)."""
-
-    def transform(self, kernel: AnyArray) -> NDArray[np.float64]:
-        """Return (12, D_in, D_out): one product per point, for a kernel (D_out, D_in, 7)."""
-        transposed = kernel.astype(np.float64).transpose(2, 1, 0)
-        return np.asarray(np.tensordot(self.taps, transposed, axes=1))
-
-
 @cache
-def winograd_matrices() -> WinogradMatrices:
-    """Compute the matrices exactly, then scale and round them.
+def winograd_matrices() -> tuple[NDArray[np.float64], ...]:
+    """Return A (6, 12), G (12, 7) and B (12, 12), scaled so that no point dominates the rounding.
 
     Multiplying polynomials of 6 and 7 coefficients by evaluation is y = V^-1 ((V_6 a) * (V_7 g));
     the transpose of that bilinear form is the convolution.
     """
-    outputs, taps = (_as_floats(_evaluation(size)) for size in (NUM_OUTPUTS, NUM_TAPS))
-    inputs = _as_floats(_inverse(_evaluation(NUM_POINTS))).T
+    outputs, taps = (_evaluation(size).astype(np.float64) for size in (NUM_OUTPUTS, NUM_TAPS))
+    inputs = _inverse(_evaluation(NUM_POINTS)).astype(np.float64).T
     input_scale = np.abs(inputs).sum(1)
     output_scale = np.abs(outputs.T).max(0)
-    return WinogradMatrices(
-        outputs.T / output_scale,
-        taps * (input_scale * output_scale)[:, None],
-        inputs / input_scale[:, None],
-    )
+    taps *= (input_scale * output_scale)[:, None]
+    return outputs.T / output_scale, taps, inputs / input_scale[:, None]
 
 
-def _evaluation(num_coefficients: int) -> list[list[Fraction]]:
-    """Return the matrix that evaluates a polynomial at all points, infinity last."""
+def _evaluation(num_coefficients: int) -> AnyArray:
+    """Return the fractions that evaluate a polynomial at all points, infinity last."""
     rows = [[point**power for power in range(num_coefficients)] for point in _POINTS]
-    return [*rows, [Fraction(0)] * (num_coefficients - 1) + [Fraction(1)]]
+    infinity = [Fraction(0)] * (num_coefficients - 1) + [Fraction(1)]
+    return np.array([*rows, infinity], object)
 
 
-def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Invert by Gauss-Jordan elimination, without rounding."""
+def _inverse(matrix: AnyArray) -> AnyArray:
+    """Invert fractions by Gauss-Jordan elimination; for distinct points no pivot is zero."""
     size = len(matrix)
-    rows = [
-        [*row, *(Fraction(column == i) for column in range(size))] for i, row in enumerate(matrix)
-    ]
+    rows = np.concatenate([matrix, np.identity(size, object)], axis=1)
     for index in range(size):
-        pivot = next(row for row in range(index, size) if rows[row][index] != 0)
-        rows[index], rows[pivot] = rows[pivot], rows[index]
-        rows[index] = [value / rows[index][index] for value in rows[index]]
-        for other in range(size):
-            if other != index and (factor := rows[other][index]):
-                pairs = zip(rows[other], rows[index], strict=True)
-                rows[other] = [value - factor * base for value, base in pairs]
-    return [row[size:] for row in rows]
-
-
-def _as_floats(rows: list[list[Fraction]]) -> NDArray[np.float64]:
-    return np.array([[float(value) for value in row] for row in rows])
+        rows[index] /= rows[index, index]
+        others = np.arange(size) != index
+        rows[others] -= np.multiply.outer(rows[others, index], rows[index])
+    return rows[:, size:]
 
 
 def winograd_conv(graph: GraphBuilder, x: Value, site: ConvSite) -> Value:
@@ -214,20 +162,22 @@ def winograd_conv(graph: GraphBuilder, x: Value, site: ConvSite) -> Value:
     size = graph.op("Shape", x, start=0, end=1)
     # A floor Mod has the divisor's sign: this is the number of rows up to the next multiple.
     missing = graph.op("Mod", graph.op("Neg", size), [NUM_OUTPUTS * site.dilation])
-    x = streaming_pad(graph, site.state, x, site.state_shape, missing)  # (6 J d + 6 d, D)
+    width_out, width = site.kernel.shape[:2]
+    state_shape = ((NUM_TAPS - 1) * site.dilation, width)
+    x = streaming_pad(graph, site.state, x, state_shape, missing)  # (6 J d + 6 d, D)
     # Rows that are d apart belong together: d rows are one step, and every sixth step is the same
     # input of another block of six outputs.
-    width_out, width = site.kernel.shape[:2]
-    matrices = winograd_matrices()
+    to_outputs, to_weights, to_inputs = winograd_matrices()
+    weights = np.tensordot(to_weights, site.kernel.astype(np.float64).transpose(2, 1, 0), axes=1)
     steps = graph.op("Reshape", x, [-1, site.dilation * width])
     last = graph.length(steps, 0) - (NUM_POINTS - NUM_OUTPUTS)
     places = graph.constant(np.arange(NUM_POINTS)[:, None])
     places = places + graph.op("Range", 0, last, NUM_OUTPUTS)  # (12, J)
     inputs = graph.op("Gather", steps, places, axis=0)  # (12, J, d D)
-    inputs = _combine(graph, matrices.inputs, inputs)
+    inputs = _combine(graph, to_inputs, inputs)
     inputs = graph.op("Reshape", inputs, [NUM_POINTS, -1, width])
-    products = _products(graph, inputs, site.name, matrices.transform(site.kernel))
-    outputs = _combine(graph, matrices.outputs, products)
+    products = _products(graph, inputs, site.name, weights)
+    outputs = _combine(graph, to_outputs, products)
     rows = graph.op("Reshape", outputs, [-1, width_out])  # by 6, J, d
     order = graph.op("Range", 0, graph.length(rows, 0), 1)
     order = graph.op("Reshape", order, [NUM_OUTPUTS, -1, site.dilation])
@@ -254,30 +204,18 @@ def _products(graph: GraphBuilder, x: Value, name: str, weights: AnyArray) -> Va
     return graph.op("Concat", products, axis=0)
 
 
-class ValueRange(NamedTuple):
-    """Lowest and highest value of a convolution's input."""
-
-    low: float
-    high: float
-
-    @property
-    def scale(self) -> float:
-        """Value of one step of an 8-bit integer; above 0 even where all values are 0."""
-        return max(self.high - self.low, _SMALLEST_RANGE) / _LEVELS
-
-    @property
-    def zero_point(self) -> int:
-        """The integer that stands for 0, so that padding is exact."""
-        return round(-self.low / self.scale)
-
-
-def int8_conv(graph: GraphBuilder, x: Value, site: ConvSite, values: ValueRange) -> Value:
+def int8_conv(
+    graph: GraphBuilder, x: Value, site: ConvSite, input_range: tuple[float, float]
+) -> Value:
     """Convolve with 8-bit inputs of one fixed range and weights with one scale per output channel.
 
     A range taken from the values of each run would make samples depend on the frames per run.
     """
-    x = streaming_pad(graph, site.state, x, site.state_shape)
-    scale, zero_point = np.float32(values.scale), np.uint8(values.zero_point)
+    low, high = input_range
+    step = max(high - low, _SMALLEST_RANGE) / _LEVELS
+    # Zero has an integer of its own, so padding is exact.
+    scale, zero_point = np.float32(step), np.uint8(round(-low / step))
+    x = streaming_pad(graph, site.state, x, ((NUM_TAPS - 1) * site.dilation, site.kernel.shape[1]))
     integers = graph.op("QuantizeLinear", x, scale, zero_point)
     weight = conv_as_linear(site.kernel)
     steps = np.maximum(np.abs(weight).max(axis=1), _SMALLEST_RANGE) / _LARGEST_WEIGHT
@@ -297,36 +235,32 @@ def int8_conv(graph: GraphBuilder, x: Value, site: ConvSite, values: ValueRange)
 
 def calibration_conv(graph: GraphBuilder, x: Value, site: ConvSite) -> Value:
     """Convolve in float32; the lowest and highest inputs become outputs of the graph."""
-    for prefix, operator in ((_LOW_PREFIX, "ReduceMin"), (_HIGH_PREFIX, "ReduceMax")):
+    for prefix, operator in ((_LOW, "ReduceMin"), (_HIGH, "ReduceMax")):
         extreme = graph.op(operator, x, keepdims=0)
         graph.output(extreme, f"{prefix}{site.state}", np.float32, [])
     return winograd_conv(graph, x, site)
 
 
-def calibrate(path: Path, codes: Int64Array) -> dict[str, ValueRange]:
+def calibrate(path: Path, codes: Int64Array) -> dict[str, tuple[float, float]]:
     """Run a decoder graph of calibration convolutions over codes (F, G).
 
-    Returns:
-        The range of the input of each convolution, by the name of its state.
+    Returns lowest and highest input of each convolution, by the name of its state.
     """
     session = open_session(path, num_threads=default_num_threads())
     outputs = [value.name for value in session.get_outputs()]
+    shapes = {value.name: value.shape for value in session.get_inputs()}
     state = {
-        value.name: np.zeros(
-            [dim if isinstance(dim, int) else 0 for dim in value.shape], np.float32
-        )
-        for value in session.get_inputs()
-        if value.name not in ("codes", "position")
+        name: np.zeros([dim if isinstance(dim, int) else 0 for dim in shape], np.float32)
+        for name, shape in shapes.items()
+        if name not in ("codes", "position")
     }
-    ranges: dict[str, ValueRange] = {}
+    sites = [name.removeprefix(_LOW) for name in outputs if name.startswith(_LOW)]
+    ranges = dict.fromkeys(sites, (0.0, 0.0))  # padding is zeros
     for start in range(0, len(codes), _FRAMES_PER_RUN):
         feeds = {"codes": codes[start : start + _FRAMES_PER_RUN], "position": np.array(start)}
         results = dict(zip(outputs, session.run(outputs, {**state, **feeds}), strict=True))
         state = {name: results[f"next_{name}"] for name in state}
-        for name in outputs:
-            if name.startswith(_LOW_PREFIX):
-                site = name.removeprefix(_LOW_PREFIX)
-                low, high = ranges.get(site, ValueRange(0.0, 0.0))  # padding is zeros
-                low = min(low, float(results[name]))
-                ranges[site] = ValueRange(low, max(high, float(results[f"{_HIGH_PREFIX}{site}"])))
+        for site, (low, high) in ranges.items():
+            low = min(low, float(results[f"{_LOW}{site}"]))
+            ranges[site] = low, max(high, float(results[f"{_HIGH}{site}"]))
     return ranges

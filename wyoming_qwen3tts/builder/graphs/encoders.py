@@ -32,7 +32,7 @@ from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import CodecEncoderConfig, SpeakerEncoderConfig
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.tensor_graph import TensorGraph, centroids
+from wyoming_qwen3tts.builder.graphs.tensor_graph import TensorGraph
 
 CODEC_ENCODER: Final = "codec_encoder"
 SPEAKER_ENCODER: Final = "speaker_encoder"
@@ -54,23 +54,15 @@ _LOG_STEP = math.log(6.4) / 27
 def build_codec_encoder(
     codec: TensorFile, config: CodecEncoderConfig, num_groups: int, directory: Path
 ) -> None:
-    """Write ``codec_encoder.onnx`` for the first ``num_groups`` code groups.
-
-    Raises:
-        CheckpointError: A tensor is missing or has another shape.
-    """
+    """Write ``codec_encoder.onnx`` for the first ``num_groups`` code groups."""
     with GraphBuilder(CODEC_ENCODER, directory) as graph:
-        _CodecEncoder(graph, codec, config).build(num_groups)
+        _CodecEncoder(graph, codec, "encoder", config).build(num_groups)
 
 
 def build_speaker_encoder(main: TensorFile, config: SpeakerEncoderConfig, directory: Path) -> None:
-    """Write ``speaker_encoder.onnx``.
-
-    Raises:
-        CheckpointError: A tensor is missing or has another shape.
-    """
+    """Write ``speaker_encoder.onnx``."""
     with GraphBuilder(SPEAKER_ENCODER, directory) as graph:
-        _SpeakerEncoder(graph, main, config).build()
+        _SpeakerEncoder(graph, main, "speaker_encoder", config).build()
 
 
 def ignored_encoder_tensors(config: CodecEncoderConfig, num_groups: int) -> dict[str, str]:
@@ -93,22 +85,17 @@ def _quantizer(part: str) -> str:
 class _CodecEncoder(TensorGraph):
     """One codec encoder graph under construction."""
 
-    def __init__(self, graph: GraphBuilder, codec: TensorFile, config: CodecEncoderConfig) -> None:
-        super().__init__(graph, codec, "encoder")
-        self.config = config
+    config: CodecEncoderConfig
 
     def build(self, num_groups: int) -> None:
-        """Add every stage."""
         graph, config = self.graph, self.config
         samples = graph.input("samples", np.float32, ["S"])
         x = graph.op("Reshape", samples, [1, config.audio_channels, -1])
         x = self._convolutions(x)  # (1, hidden, T)
         x = self._downsample(self._transformer(self.time_major(x)))  # (F, hidden)
         semantic = config.num_semantic_quantizers
-        columns = [
-            *self._quantize(x, "semantic", semantic),
-            *self._quantize(x, "acoustic", num_groups - semantic),
-        ]
+        columns = self._quantize(x, "semantic", semantic)
+        columns += self._quantize(x, "acoustic", num_groups - semantic)
         codes = graph.op("Concat", columns, axis=1)
         graph.output(codes, "codes", np.int64, [None, num_groups])
 
@@ -140,7 +127,6 @@ class _CodecEncoder(TensorGraph):
         name: str,
         widths: tuple[int, int],
         taps: int,
-        *,
         stride: int = 1,
         dilation: int = 1,
     ) -> Value:
@@ -149,8 +135,8 @@ class _CodecEncoder(TensorGraph):
         before = (taps - 1) * dilation + 1 - stride
         if stride > 1:
             x, before = self._pad(x, before, stride, mode="constant"), 0
-        pads, strides, dilations = [before, 0], [stride], [dilation]
-        return self.conv(x, name, widths, taps, pads=pads, strides=strides, dilations=dilations)
+        attributes = {"pads": [before, 0], "strides": [stride], "dilations": [dilation]}
+        return self.conv(x, name, widths, taps, **attributes)
 
     def _pad(self, x: Value, before: int, stride: int, mode: str) -> Value:
         """Pad the time axis of x (1, D, T): ``before``, and after it up to a whole hop."""
@@ -202,9 +188,7 @@ class _CodecEncoder(TensorGraph):
         codes = []
         for layer in range(count):
             book = f"{_quantizer(part)}.layers.{layer}.codebook"
-            usage = self.read(f"{book}.cluster_usage", config.codebook_size)
-            total = self.read(f"{book}.embed_sum", config.codebook_size, width)
-            table = centroids(total, usage)
+            table = self.codebook(book, "embed_sum", config.codebook_size, width)
             codes.append(self._nearest(residual, f"{part}.{layer}", table))
             if layer < count - 1:
                 rows = graph.weight(f"{part}.{layer}.centroids", table)
@@ -228,20 +212,17 @@ class _CodecEncoder(TensorGraph):
 class _SpeakerEncoder(TensorGraph):
     """One speaker encoder graph under construction."""
 
-    def __init__(self, graph: GraphBuilder, main: TensorFile, config: SpeakerEncoderConfig) -> None:
-        super().__init__(graph, main, "speaker_encoder")
-        self.config = config
-        self._conv_shapes = list(zip(config.kernel_sizes, config.dilations, strict=True))
+    config: SpeakerEncoderConfig
 
     def build(self) -> None:
-        """Add every stage."""
         graph, config = self.graph, self.config
-        channels, shapes = config.channels, self._conv_shapes
+        channels = config.channels
+        shapes = list(zip(config.kernel_sizes, config.dilations, strict=True))
         x = self._log_mel(graph.input("samples", np.float32, ["S"]))  # (1, mels, T)
         x = self._tdnn(x, "blocks.0", (config.num_mels, channels[0]), *shapes[0])
         outputs = []
         for block in range(1, len(channels) - 1):
-            x = self._block(x, block)
+            x = self._block(x, block, *shapes[block])
             outputs.append(x)
         widths = (sum(channels[1:-1]), channels[-1])
         x = self._tdnn(graph.op("Concat", outputs, axis=1), "mfa", widths, *shapes[-1])
@@ -280,20 +261,20 @@ class _SpeakerEncoder(TensorGraph):
         y = self.conv(x, f"{name}.conv", widths, taps, dilations=[dilation])
         return self.graph.op("Relu", y)
 
-    def _block(self, x: Value, block: int) -> Value:
+    def _block(self, x: Value, block: int, taps: int, dilation: int) -> Value:
         """Add a squeeze-excitation Res2Net branch to x."""
         graph, config, name = self.graph, self.config, f"blocks.{block}"
         before, width = config.channels[block - 1], config.channels[block]
         with graph.scope(name):
             y = self._tdnn(x, f"{name}.tdnn1", (before, width))
-            y = self._tdnn(self._res2net(y, block), f"{name}.tdnn2", (width, width))
+            y = self._tdnn(self._res2net(y, block, taps, dilation), f"{name}.tdnn2", (width, width))
             squeezed, block_name = self._over_time("ReduceMean", y), f"{name}.se_block"
             squeezed = self.conv(squeezed, f"{block_name}.conv1", (width, config.se_channels))
             squeezed = graph.op("Relu", squeezed)
             gate = self.conv(squeezed, f"{block_name}.conv2", (config.se_channels, width))
             return y * graph.op("Sigmoid", gate) + x
 
-    def _res2net(self, x: Value, block: int) -> Value:
+    def _res2net(self, x: Value, block: int, taps: int, dilation: int) -> Value:
         """Convolve groups of channels, each after adding the result of the group before."""
         scale = self.config.res2net_scale
         width = self.config.channels[block] // scale
@@ -302,7 +283,7 @@ class _SpeakerEncoder(TensorGraph):
         for index, group in enumerate(others):
             carried = group + results[-1] if index > 0 else group
             name = f"blocks.{block}.res2net_block.blocks.{index}"
-            results.append(self._tdnn(carried, name, (width, width), *self._conv_shapes[block]))
+            results.append(self._tdnn(carried, name, (width, width), taps, dilation))
         return self.graph.op("Concat", results, axis=1)
 
     def _pool(self, x: Value) -> Value:

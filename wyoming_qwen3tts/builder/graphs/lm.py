@@ -16,8 +16,7 @@ prepack a MatMulNBits inside a branch. The three axes of the talker's rotary pos
 equal, so the graph uses plain rotary positions.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,24 +34,13 @@ MAX_POSITIONS: Final = 8192
 """End of the talker's rotary tables: eleven minutes of speech in one utterance."""
 
 _BITS: Final = {"int8": 8, "int4": 4}
-# MatMulNBits quantises activations to int8 per block too. Without that it is 2-3 times slower.
-_ACCURACY_LEVEL: Final = 4
 
 
-@dataclass(frozen=True)
-class Linear:
-    """A stored weight (N, K); calling it multiplies."""
-
-    values: tuple[Value, ...]
-    """The (K, N) float32 matrix, or packed blocks and scales."""
-    attributes: dict[str, int] | None = None
-    """Attributes of MatMulNBits, None for a float32 matrix."""
-
-    def __call__(self, x: Value) -> Value:
-        """Return x (..., K) times the weight: (..., N)."""
-        if self.attributes is None:
-            return x @ self.values[0]
-        return x.graph.op("MatMulNBits", x, *self.values, **self.attributes)
+Linear = Callable[[Value], Value]
+"""Multiplies x (..., K) by a stored weight: (..., N)."""
+Positions = tuple[Value, Value, Value, Value]
+"""The last position of each lane after appending (B,) int32, the largest of them plus 1, and the
+rotary cosines and sines (max positions, K / 2)."""
 
 
 class KeyValue(NamedTuple):
@@ -62,23 +50,10 @@ class KeyValue(NamedTuple):
     value: Value
 
 
-class Positions(NamedTuple):
-    """Positions of the inputs of a run."""
-
-    last: Value
-    """(B,) int32: index of the last position of each lane after appending."""
-    total: Value
-    """int32 scalar: the largest of ``last``, plus 1."""
-    cosines: Value
-    """(max positions, K / 2)."""
-    sines: Value
-
-
 class WeightWriter:
     """Stores weights in one graph and records the noise of quantised ones."""
 
     def __init__(self, graph: GraphBuilder, block_size: int) -> None:
-        """Quantise in blocks of at most ``block_size`` inputs."""
         self.graph = graph
         self._block_size = block_size
         self._energies: dict[tuple[str, Precision], list[tuple[float, float]]] = {}
@@ -90,20 +65,18 @@ class WeightWriter:
     def linear(self, name: str, weight: Float32Array, precision: Precision, part: str) -> Linear:
         """Store a weight (N, K); ``part`` groups the report."""
         if precision not in _BITS:
-            return Linear((self.vector(name, weight.T),))
+            stored = self.vector(name, weight.T)
+            return lambda x: x @ stored
         num_outputs, num_inputs = weight.shape
         bits, block_size = _BITS[precision], block_size_for(num_inputs, self._block_size)
         packed, scales, *energies = quantize(weight, bits, block_size)
         self._energies.setdefault((part, precision), []).append((energies[0], energies[1]))
         blocks = self.graph.weight(f"{name}.blocks", packed)
-        attributes = {
-            "K": num_inputs,
-            "N": num_outputs,
-            "bits": bits,
-            "block_size": block_size,
-            "accuracy_level": _ACCURACY_LEVEL,
-        }
-        return Linear((blocks, self.graph.weight(f"{name}.scales", scales)), attributes)
+        values = [blocks, self.graph.weight(f"{name}.scales", scales)]
+        # MatMulNBits quantises activations to int8 per block too. Without that (accuracy level 4)
+        # it is 2-3 times slower.
+        sizes = {"K": num_inputs, "N": num_outputs, "bits": bits, "block_size": block_size}
+        return lambda x: self.graph.op("MatMulNBits", x, values, accuracy_level=4, **sizes)
 
     def rotary(self, config: TransformerConfig, num_positions: int) -> tuple[Value, Value]:
         """Store cosines and sines (num_positions, K / 2) of half-split rotary positions."""
@@ -139,21 +112,18 @@ class _Layer:
         config: TransformerConfig,
         precision: Precision,
     ) -> None:
-        """Read the weights below ``prefix`` and store them below ``name``."""
         self._graph, self._config = writer.graph, config
         width, inner = config.hidden_size, config.intermediate_size
 
         def linear(target: str, num_inputs: int, parts: dict[str, int]) -> Linear:
             """Store weights with the same input as one."""
-            arrays = [
-                tensors.read(f"{prefix}.{part}.weight", (num_outputs, num_inputs))
-                for part, num_outputs in parts.items()
-            ]
+            read, shapes = tensors.read, {part: (n, num_inputs) for part, n in parts.items()}
+            arrays = [read(f"{prefix}.{part}.weight", shape) for part, shape in shapes.items()]
             return writer.linear(f"{name}.{target}", np.concatenate(arrays), precision, "layers")
 
         def norm(target: str, size: int) -> Value:
-            array = tensors.read(f"{prefix}.{target}.weight", (size,))
-            return writer.vector(f"{name}.{target}", array)
+            weight = tensors.read(f"{prefix}.{target}.weight", (size,))
+            return writer.vector(f"{name}.{target}", weight)
 
         self.input_norm = norm("input_layernorm", width)
         sizes = (config.query_size, config.kv_size, config.kv_size)
@@ -214,7 +184,6 @@ class Decoder:
         config: TransformerConfig,
         precision: Precision,
     ) -> None:
-        """Read and store all weights below ``prefix`` (such as ``talker.model``)."""
         self._graph, self._config = writer.graph, config
         self._layers = [
             _Layer(writer, tensors, f"{prefix}.layers.{i}", f"layers.{i}", config, precision)
@@ -226,10 +195,9 @@ class Decoder:
     def run(
         self, x: Value, past: Sequence[KeyValue] | None, positions: Positions
     ) -> tuple[Value, list[KeyValue]]:
-        """Run all layers over inputs x (B, T, D); ``past`` is None before the first position.
+        """Return the normed vectors (B, D) of the last of inputs x (B, T, D), and the new cache.
 
-        Returns:
-            The normed vectors (B, D) of the last position, and the new cache.
+        ``past`` is None before the first position.
         """
         residual, cache, layers = x, [], self._layers
         normed = _rms_norm(x, layers[0].input_norm, self._config.norm_eps)
@@ -240,12 +208,10 @@ class Decoder:
                 cache.append(pair)
                 if layer is layers[-1]:
                     # The caller needs the last position only, and so does the last MLP.
-                    attended, residual = (
-                        self._graph.op("Gather", y, -1, axis=1) for y in (attended, residual)
-                    )
-                normed, residual = self._add_and_norm(
-                    residual, layer.output(attended), layer.post_norm
-                )
+                    attended = self._graph.op("Gather", attended, -1, axis=1)
+                    residual = self._graph.op("Gather", residual, -1, axis=1)
+                output = layer.output(attended)
+                normed, residual = self._add_and_norm(residual, output, layer.post_norm)
                 normed, residual = self._add_and_norm(residual, layer.mlp(normed), next_norm)
         return normed, cache
 
@@ -280,13 +246,8 @@ def build_talker(
 
     The head keeps the rows of the codes and of end of speech. The official code suppresses all
     others, so leaving them out is exact.
-
-    Raises:
-        CheckpointError: A tensor is missing or has another shape.
-        BuildError: A weight cannot be quantised.
     """
-    transformer = config.transformer
-    width = transformer.hidden_size
+    transformer, width = config.transformer, config.transformer.hidden_size
     cache_shape: list[Dim] = ["B", transformer.num_kv_heads, "C", transformer.head_size]
     with GraphBuilder("talker", directory) as graph:
         writer = WeightWriter(graph, recipe.block_size)
@@ -297,8 +258,10 @@ def build_talker(
         graph.metadata["max_positions"] = str(max_positions(config))
         past = [
             KeyValue(
-                graph.input(f"past_key_{layer}", np.float32, cache_shape),
-                graph.input(f"past_value_{layer}", np.float32, cache_shape),
+                *(
+                    graph.input(f"past_{part}_{layer}", np.float32, cache_shape)
+                    for part in KeyValue._fields
+                )
             )
             for layer in range(transformer.num_layers)
         ]
@@ -306,11 +269,10 @@ def build_talker(
         rows = main.read("talker.codec_head.weight", (config.vocab_size, width))
         rows = rows[[*range(config.codebook_size), config.eos_id]]
         head = writer.linear("codec_head", rows, recipe.talker.head, "head")
-        positions = Positions(last, total, *tables)
-        hidden, present = decoder.run(embeddings, past, positions)
-        for layer, (key, value) in enumerate(present):
-            graph.output(key, f"present_key_{layer}", np.float32, cache_shape)
-            graph.output(value, f"present_value_{layer}", np.float32, cache_shape)
+        hidden, present = decoder.run(embeddings, past, (last, total, *tables))
+        for layer, pair in enumerate(present):
+            for part, value in zip(KeyValue._fields, pair, strict=True):
+                graph.output(value, f"present_{part}_{layer}", np.float32, cache_shape)
         graph.output(head(hidden), "logits", np.float32, ["B", config.codebook_size + 1])
         graph.output(hidden, "hidden", np.float32, ["B", width])
     return writer.reports()

@@ -1,7 +1,7 @@
 """What the codec's graphs share: tensors under their checkpoint names, attention, and codebooks."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,26 +10,19 @@ from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TransformerConfig
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
 
-_MIN_CLUSTER_USAGE = 1e-5
 _MASKED = -1e30
-
-
-class Rotary(NamedTuple):
-    """Cosine and sine tables, each (1, T, K / 2)."""
-
-    cosine: Value
-    sine: Value
 
 
 class TensorGraph:
     """A graph, the tensors that it is made of, and the operators that the codec graphs share.
 
-    Value names equal the names of the checkpoint's tensors.
+    Value names equal the names of the checkpoint's tensors below ``prefix``.
     """
 
-    def __init__(self, graph: GraphBuilder, tensors: TensorFile, prefix: str) -> None:
-        """Read tensors below ``prefix``."""
-        self.graph = graph
+    def __init__(
+        self, graph: GraphBuilder, tensors: TensorFile, prefix: str, config: Any = None
+    ) -> None:
+        self.graph, self.config = graph, config
         self._tensors = tensors
         self._prefix = prefix
 
@@ -56,11 +49,15 @@ class TensorGraph:
         self, x: Value, name: str, widths: tuple[int, int], taps: int = 1, **attributes: Any
     ) -> Value:
         """Convolve x (1, D_in, T) with the weights ``name``; ``widths`` are D_in and D_out."""
-        weight = self.stored(
-            f"{name}.weight", widths[1], widths[0] // attributes.get("group", 1), taps
-        )
-        bias = self.stored(f"{name}.bias", widths[1])
+        width_in, width_out = widths[0] // attributes.get("group", 1), widths[1]
+        weight = self.stored(f"{name}.weight", width_out, width_in, taps)
+        bias = self.stored(f"{name}.bias", width_out)
         return self.graph.op("Conv", x, weight, bias, kernel_shape=[taps], **attributes)
+
+    def codebook(self, name: str, sums: str, rows: int, width: int) -> AnyArray:
+        """Return a codebook (C, D), which checkpoints store as sums and counts of training."""
+        usage = self.read(f"{name}.cluster_usage", rows)
+        return self.read(f"{name}.{sums}", rows, width) / np.maximum(usage, 1e-5)[:, None]
 
     def layer_norm(self, x: Value, name: str, width: int, epsilon: float) -> Value:
         """Normalize the rows of x (T, D)."""
@@ -75,8 +72,10 @@ class TensorGraph:
         """Turn (1, D, T) into (T, D)."""
         return self.graph.op("Transpose", self.graph.op("Squeeze", x, [0]), perm=[1, 0])
 
-    def rotary(self, start: Value | int, count: Value, config: TransformerConfig) -> Rotary:
-        """Compute the tables of ``count`` positions from ``start`` on, however large they are.
+    def rotary(
+        self, start: Value | int, count: Value, config: TransformerConfig
+    ) -> tuple[Value, Value]:
+        """Return cosines and sines (1, T, K / 2) of ``count`` positions from ``start`` on.
 
         Whole turns are taken off in double precision: a float32 angle of position 10000 is wrong
         in the fourth digit.
@@ -88,7 +87,7 @@ class TensorGraph:
         turns = graph.cast(column, np.float64) * (inverse / (2 * math.pi))
         part = turns - graph.op("Floor", turns)
         angles = graph.cast(part, np.float32) * (2 * math.pi)
-        return Rotary(graph.op("Cos", angles), graph.op("Sin", angles))
+        return graph.op("Cos", angles), graph.op("Sin", angles)
 
     def causal_mask(self, num_queries: Value, num_keys: Value, window: int | None) -> Value:
         """Return the additive mask (T, S) of the last T of S positions.
@@ -104,7 +103,7 @@ class TensorGraph:
         return op("Where", visible, 0.0, _MASKED)
 
     def query_key_value(
-        self, x: Value, name: str, config: TransformerConfig, tables: Rotary
+        self, x: Value, name: str, config: TransformerConfig, tables: tuple[Value, Value]
     ) -> tuple[Value, Value, Value]:
         """Return query (1, H, T, K), scaled, and key and value (1, H_kv, T, K); two are rotated."""
         graph, hidden = self.graph, config.hidden_size
@@ -126,21 +125,15 @@ class TensorGraph:
         return queries, keys, values
 
     def attend(
-        self,
-        query: Value,
-        key: Value,
-        value: Value,
-        mask: Value,
-        config: TransformerConfig,
+        self, query: Value, key: Value, value: Value, mask: Value, config: TransformerConfig
     ) -> Value:
         """Attend with a scaled query (1, H, T, K) to key and value (1, H_kv, S, K): (T, H K)."""
         op, heads, kv_heads = self.graph.op, config.num_heads, config.num_kv_heads
         if kv_heads != heads:
             # One more axis lets each group of query heads meet its key head.
             query = op("Reshape", query, [kv_heads, heads // kv_heads, -1, config.head_size])
-            key, value = (
-                op("Reshape", x, [kv_heads, 1, -1, config.head_size]) for x in (key, value)
-            )
+            shape = [kv_heads, 1, -1, config.head_size]
+            key, value = op("Reshape", key, shape), op("Reshape", value, shape)
         scores = query @ op("Transpose", key, perm=[0, 1, 3, 2]) + mask
         mixed = op("Softmax", scores, axis=-1) @ value
         if kv_heads != heads:
@@ -153,8 +146,3 @@ class TensorGraph:
         weight = self.read(f"{name}.self_attn.o_proj.weight", *shape)
         scale = self.read(f"{name}.self_attn_layer_scale.scale", config.hidden_size)
         return self.linear(x, f"{name}.self_attn.o_proj", weight * scale[:, None])
-
-
-def centroids(total: AnyArray, usage: AnyArray) -> AnyArray:
-    """Return a codebook (C, D) from its training sums (C, D) and counts (C,)."""
-    return total / np.maximum(usage, _MIN_CLUSTER_USAGE)[:, None]
