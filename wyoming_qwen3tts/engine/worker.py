@@ -103,21 +103,16 @@ class SynthesisWorker:
 
     async def extend(self, utterance: Utterance, text: str) -> bool:
         """Add text to an open utterance; return False if it has ended and cannot take the text."""
-        result = self._post(lambda: self._extend(utterance, text), utterance)
+        result = self._post(lambda: self._apply(Synthesizer.extend, utterance, text), utterance)
         # Shielded: the thread sets the result even if the caller was cancelled.
         return await asyncio.shield(asyncio.wrap_future(result))
 
     def close_text(self, utterance: Utterance) -> None:
         """Mark the text of an open utterance as complete."""
-        self._post(lambda: self._close_text(utterance), utterance)
+        self._post(lambda: self._apply(Synthesizer.close_text, utterance), utterance)
 
     async def audio(self, utterance: Utterance) -> AsyncGenerator[AudioChunk, None]:
-        """Yield the audio of an utterance; closing the iterator early cancels it.
-
-        Raises:
-            RequestError: The model cannot do what was asked.
-            SynthesisError: The model failed.
-        """
+        """Yield the audio of an utterance, or raise its error; closing this early cancels it."""
         changed, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def notify() -> None:
@@ -146,7 +141,7 @@ class SynthesisWorker:
     def release(self, utterance: Utterance) -> None:
         """Cancel an utterance if it has not ended."""
         if not utterance.is_finished:
-            self._post(lambda: self._cancel(utterance), utterance)
+            self._post(lambda: self._apply(Synthesizer.cancel, utterance), utterance)
 
     def fail_all(self, synthesizer: Synthesizer, error: Qwen3TTSError) -> None:
         """End every utterance of a synthesizer with an error."""
@@ -170,7 +165,7 @@ class SynthesisWorker:
                 self._arm_watchdog()
                 self._step()
             for utterance in tuple(self._synthesizers):
-                self._cancel(utterance)
+                self._apply(Synthesizer.cancel, utterance)
         except BaseException:
             _LOGGER.critical("The synthesis thread died; the process ends", exc_info=True)
             logging.shutdown()
@@ -243,18 +238,11 @@ class SynthesisWorker:
         synthesizer.add(utterance)
         self._synthesizers[utterance] = synthesizer
 
-    def _extend(self, utterance: Utterance, text: str) -> bool:
+    def _apply(self, method: Callable[..., object], utterance: Utterance, *args: object) -> bool:
+        """Call a method of the utterance's synthesizer; return False if the utterance has ended."""
         synthesizer = self._synthesizers.get(utterance)
-        return synthesizer is not None and synthesizer.extend(utterance, text)
-
-    def _close_text(self, utterance: Utterance) -> None:
-        if (synthesizer := self._synthesizers.get(utterance)) is not None:
-            synthesizer.close_text(utterance)
-
-    def _cancel(self, utterance: Utterance) -> None:
-        if (synthesizer := self._synthesizers.get(utterance)) is not None:
-            synthesizer.cancel(utterance)
+        return synthesizer is not None and method(synthesizer, utterance, *args) is not False
 
 
 def _wake_up() -> None:
-    """Do nothing: the thread looks again at what it can do."""
+    """Let an idle thread check again which utterances are blocked."""

@@ -43,9 +43,8 @@ _NOT_FINITE = (
 class PrefixCache:
     """What prompts of one voice share: talker snapshots, and codec states of reference clips.
 
-    Every prompt is prefilled in two runs, the shared part and the rest, also the first time: the
-    last bits of a result depend on the length of the run, and a seed must give the same codes
-    whether the cache was warm or not.
+    Every prompt is prefilled in two runs, also the first time: the last bits of a result depend on
+    the length of the run, and a seed must give the same codes with a warm cache and without.
     """
 
     def __init__(self, limit_bytes: int = _PREFIX_CACHE_BYTES) -> None:
@@ -139,17 +138,8 @@ class FrameLoop:
         """The utterances that have a lane."""
         return tuple(self._utterances)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a lane is free."""
-        return len(self._utterances) < self.max_lanes
-
     def add(self, utterance: Utterance) -> None:
-        """Prefill the utterance's prompt; its first frame comes with the next step.
-
-        Raises:
-            RequestError: The prompt has more positions than the model.
-        """
+        """Prefill the utterance's prompt; its first frame comes with the next step."""
         lane = len(self._utterances)
         self._cache.rewind(lane, 0)
         output = self.prefixes.prefill(self._model.talker, utterance.prompt, self._cache, lane)

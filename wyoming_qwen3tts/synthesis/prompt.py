@@ -32,7 +32,7 @@ from wyoming_qwen3tts.synthesis.request import (
 
 _ROLE = "<|im_start|>assistant\n"
 _NUM_ROLE_TOKENS = 3
-_INSTRUCTION = "<|im_start|>user\n{}<|im_end|>\n"
+_INSTRUCTION = ("<|im_start|>user\n", "<|im_end|>\n")
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,7 @@ class PromptBuilder:
     """Builds prompts for one model."""
 
     def __init__(self, model: SpeechModel) -> None:
-        """Look up the vectors that every prompt of the model shares.
-
-        Raises:
-            BundleError: The tokenizer does not know the prompt's template.
-        """
+        """Look up the vectors of every prompt; a tokenizer of another model is a BundleError."""
         self._facts = model.facts
         self._embeddings = model.embeddings
         self._tokenizer = model.tokenizer
@@ -81,20 +77,13 @@ class PromptBuilder:
         self._codec_pad, self._codec_bos = pad_and_bos[:, None]  # (1, D) each
 
     def build(self, text: str, voice: Voice, options: SynthesisOptions) -> Prompt:
-        """Build the prompt of an utterance with its whole text.
-
-        Raises:
-            RequestError: The model does not know the language.
-        """
+        """Build the prompt of an utterance with its whole text."""
         return self._assemble(self._tokenizer.encode(text.strip()), voice, options)
 
     def open(self, ids: Sequence[int], voice: Voice, options: SynthesisOptions) -> Prompt:
         """Build the prompt of an utterance whose text goes on after ids (one at least).
 
         The layout is streaming, and the trailing text has no end mark.
-
-        Raises:
-            RequestError: The language is unknown, or the voice needs the whole text beforehand.
         """
         if isinstance(voice, IclVoice):
             raise RequestError(
@@ -144,15 +133,11 @@ class PromptBuilder:
         pads = np.repeat(self._tts_pad, len(codec) - 1, axis=0)
         parts = [self._role, np.concatenate([pads, self._tts_bos]) + codec]
         if instruction and instruction.strip():
-            ids = self._template_around(_INSTRUCTION, instruction.strip())
-            parts.insert(0, self._embeddings.text(ids))
+            # Special tokens in the user's text are plain text.
+            body = self._tokenizer.encode(instruction.strip())
+            before, after = map(self._tokenizer.encode_template, _INSTRUCTION)
+            parts.insert(0, self._embeddings.text([*before, *body, *after]))
         return np.concatenate(parts)
-
-    def _template_around(self, template: str, text: str) -> list[int]:
-        """Tokenise one of our templates; special tokens in the user's text are plain text."""
-        before, after = template.split("{}")
-        template_ids = self._tokenizer.encode_template
-        return [*template_ids(before), *self._tokenizer.encode(text), *template_ids(after)]
 
     def _text_tail(self, body: list[int], layout: TextLayout) -> tuple[Float32Array, Float32Array]:
         """Return the tail (T, D) and the trailing text (N, D) of a voice without reference."""

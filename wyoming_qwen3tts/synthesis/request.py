@@ -157,24 +157,17 @@ def default_options(defaults: GenerationDefaults, seed: int | None = None) -> Sy
 
 def check_options(options: SynthesisOptions) -> None:
     """Raise RequestError if a number is out of range."""
-    for name, sampling in (("", options.talker), ("predictor ", options.predictor)):
-        if not 0.0 < sampling.temperature <= 10.0:
-            raise RequestError(
-                f"{name}temperature {sampling.temperature} must be above 0 and at most 10; "
-                "use greedy for no sampling."
-            )
-        if sampling.top_k < 0:
-            raise RequestError(f"{name}top_k {sampling.top_k} is negative; 0 keeps every code.")
-        if not 0.0 < sampling.top_p <= 1.0:
-            raise RequestError(f"{name}top_p {sampling.top_p} must be above 0 and at most 1.")
-    if options.talker.repetition_penalty <= 0.0:
-        raise RequestError(
-            f"repetition_penalty {options.talker.repetition_penalty} must be above 0; 1 means none."
-        )
-    if options.max_frames < 1:
-        raise RequestError(f"max_frames {options.max_frames} must be at least 1.")
-    if options.seed < 0:
-        raise RequestError(f"seed {options.seed} is negative.")
+    talker = options.talker
+    checks = (
+        ("temperature", talker.temperature, 0.0 < talker.temperature <= 10.0, "in (0, 10]"),
+        ("top_k", talker.top_k, talker.top_k >= 0, "at least 0, which keeps every code"),
+        ("top_p", talker.top_p, 0.0 < talker.top_p <= 1.0, "in (0, 1]"),
+        ("max_frames", options.max_frames, options.max_frames >= 1, "at least 1"),
+        ("seed", options.seed, options.seed >= 0, "at least 0"),
+    )
+    for name, value, is_valid, rule in checks:
+        if not is_valid:
+            raise RequestError(f"{name} {value} must be {rule}.")
 
 
 def supported_voices(facts: ModelFacts) -> str:

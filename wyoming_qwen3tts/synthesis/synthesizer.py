@@ -54,20 +54,11 @@ class Synthesizer:
         return self._frame_s * self.model.facts.frame_rate_hz
 
     def stream(self, request: SynthesisRequest) -> Iterator[AudioChunk]:
-        """Speak one utterance; closing the iterator early cancels it within a frame.
-
-        Raises:
-            RequestError: The model cannot do what is asked.
-            SynthesisError: The model failed.
-        """
+        """Speak one utterance; closing the iterator early cancels it within a frame."""
         yield from self.follow(self.submit(request))
 
     def follow(self, utterance: Utterance) -> Iterator[AudioChunk]:
-        """Run the loop for a submitted utterance and yield its audio as it is made.
-
-        Raises:
-            SynthesisError: The model failed.
-        """
+        """Run the loop for a submitted utterance and yield its audio; raise its error."""
         try:
             while not utterance.is_finished:
                 self.step()
@@ -195,10 +186,12 @@ class Synthesizer:
         Extra lanes slow the current one down. When its playback buffer is nearly empty, step it
         alone and pause the others.
         """
-        active = [utterance for utterance in self._speaking if not utterance.is_blocked]
-        if self._near_underrun:
-            return [utterance for utterance in active if utterance.is_next]
-        return active
+        only_next = self._near_underrun
+        return [
+            utterance
+            for utterance in self._speaking
+            if not utterance.is_blocked and (utterance.is_next or not only_next)
+        ]
 
     @property
     def _near_underrun(self) -> bool:
@@ -247,12 +240,13 @@ class Synthesizer:
         The last lane is reserved for audio that is needed next, so that a new request need not wait
         for later sentences of another. Near an underrun, later sentences wait too.
         """
-        if not self._waiting or not self._loop.has_room:
+        num_free = self._loop.max_lanes - len(self._speaking)
+        if not self._waiting or not num_free:
             return None
         utterance = min(self._waiting, key=lambda it: (not it.is_next, it.request.position))
         if utterance.request.position == 0 or (utterance.request.playback and utterance.is_next):
             return utterance
-        is_last_lane = self._loop.max_lanes > 1 and len(self._speaking) == self._loop.max_lanes - 1
+        is_last_lane = num_free == 1 < self._loop.max_lanes
         return None if is_last_lane or self._near_underrun else utterance
 
     def _decode(self, utterance: Utterance) -> None:
