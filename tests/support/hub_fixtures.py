@@ -47,8 +47,7 @@ def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", constants.DOWNLOAD_CHUNK_SIZE)
     monkeypatch.setattr(download, "_CHUNK_BYTES", 4096)
-    monkeypatch.setattr(download, "_NUM_RETRIES", 3)
-    monkeypatch.setattr(download, "_FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(download, "_PAUSES_S", ())
     impatient = SimpleNamespace(**{**vars(time), "sleep": lambda _seconds: None})
     for module in ("utils._http", "file_download"):
         monkeypatch.setattr(f"huggingface_hub.{module}.time", impatient)

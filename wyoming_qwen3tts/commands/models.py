@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ from wyoming_qwen3tts.models.references import (
     referenced_repo,
     resolve,
 )
-from wyoming_qwen3tts.models.registry import PublishedModel, find_model, published_models
+from wyoming_qwen3tts.models.registry import PublishedModel, published_models
 from wyoming_qwen3tts.voices.catalog import Catalog
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import escape_control_chars
@@ -112,8 +112,8 @@ def _list(args: argparse.Namespace, config: Config) -> int:
     voices = library.scan()
     problems += [damage for bundle in bundles if (damage := bundle.damage()) is not None]
     problems += [
-        f"{bundle.directory} has another format version; the server builds it again"
-        for bundle in outdated_bundles(data_dirs)
+        f"{directory} has another format version; the server builds it again"
+        for directory in outdated_bundles(data_dirs)
     ]
     problems += [
         f"voice {voice.name} ({escape_control_chars(str(voice.directory))}): {voice.problem}"
@@ -291,58 +291,29 @@ def _prune(data_dirs: Sequence[Path]) -> int:
 
 def _check(names: Sequence[str], data_dirs: Sequence[Path]) -> int:
     num_problems, num_files = 0, 0
-    for label, path, expected in _known_files(names, data_dirs):
-        num_files += 1
-        if not path.is_file():
-            problem = "is missing"
-        elif not (found := _sha256(path)).startswith(expected):
-            problem = f"is damaged (sha256 {found}, not {expected})"
-        else:
+    bundles = [bundle for name in names for bundle in matching_bundles(name, data_dirs)]
+    for bundle in bundles if names else installed_bundles(data_dirs):
+        if bundle.is_published:
+            print(f"not checked: {bundle.directory} was published without hashes")
             continue
-        num_problems += 1
-        print(f"PROBLEM  {label}: {path} {problem}")
+        for file in tqdm(bundle.manifest.files, desc=bundle.reference, disable=None, leave=False):
+            num_files += 1
+            problem = _problem(bundle.directory / file.path, file.sha256)
+            if problem is not None:
+                num_problems += 1
+                print(f"PROBLEM  {bundle.reference}: {bundle.directory / file.path} {problem}")
     print(f"files checked: {num_files}, damaged or missing: {num_problems}")
     if num_problems:
         print("Repair a damaged model: wyoming-qwen3tts models remove MODEL, then models build")
     return 1 if num_problems else 0
 
 
-def _known_files(
-    names: Sequence[str], data_dirs: Sequence[Path]
-) -> Iterator[tuple[str, Path, str]]:
-    """Yield (owner, file, hash) of every file with a known hash."""
-    if names:
-        bundles = [bundle for name in names for bundle in matching_bundles(name, data_dirs)]
-    else:
-        bundles = installed_bundles(data_dirs)
-    for bundle in bundles:
-        if bundle.is_published:
-            print(f"not checked: {bundle.directory} was published without hashes")
-            continue
-        for file in bundle.manifest.files:
-            yield bundle.reference, bundle.directory / file.path, file.sha256
-    repos = {referenced_repo(name) for name in names}
-    for checkpoint in (each for data_dir in data_dirs for each in downloaded_checkpoints(data_dir)):
-        model = find_model(checkpoint.repo)
-        is_wanted = not names or checkpoint.repo in repos
-        if is_wanted and model is not None and model.revision == checkpoint.revision:
-            for known in model.files:
-                yield checkpoint.repo, checkpoint.directory / known.path, known.sha256
-
-
-def _sha256(path: Path) -> str:
-    """Return a file's hash, with a bar for large ones on a terminal."""
-    digest, size = hashlib.sha256(), path.stat().st_size
-    with (
-        path.open("rb") as file,
-        tqdm(
-            total=size, desc=path.name, unit="B", unit_scale=True, leave=False, disable=None
-        ) as bar,
-    ):
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            bar.update(len(chunk))
-    return digest.hexdigest()
+def _problem(path: Path, expected: str) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if found == expected else f"is damaged (sha256 {found}, not {expected})"
 
 
 def _megabytes(num_bytes: int) -> str:

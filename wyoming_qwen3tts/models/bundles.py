@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wyoming_qwen3tts.errors import BundleError, ManifestError
 from wyoming_qwen3tts.files import restore_replaced
@@ -81,28 +81,13 @@ class InstalledBundle:
         return None
 
 
-@dataclass(frozen=True)
-class OutdatedBundle:
-    """A bundle of another format version, which can only be built again."""
-
-    directory: Path
-    name: str
-    recipe: str
-    repo: str | None
-    """Repository of its checkpoint, where the manifest states it."""
-    revision: str | None
-
-
-def outdated_bundle(directory: Path) -> OutdatedBundle | None:
-    """Return the bundle in a directory if it has another format version."""
+def outdated_manifest(directory: Path) -> dict[str, Any] | None:
+    """Return the manifest of a bundle that has another format version and must be built again."""
     try:
         values = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
-        version, source = values["format_version"], values.get("source") or {}
-        if not isinstance(version, int) or version == FORMAT_VERSION:
-            return None
-        name, recipe = str(values["name"]), str(values["recipe"])
-        return OutdatedBundle(directory, name, recipe, source.get("repo"), source.get("revision"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        is_outdated = values["format_version"] != FORMAT_VERSION and "name" in values
+        return dict(values) if is_outdated else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -163,10 +148,9 @@ def scan_bundles(data_dirs: Sequence[Path]) -> tuple[list[InstalledBundle], list
     return found, problems
 
 
-def outdated_bundles(data_dirs: Sequence[Path]) -> list[OutdatedBundle]:
-    """Return the bundles of another format version in the data directories."""
-    found = (outdated_bundle(directory) for directory in _bundle_directories(data_dirs))
-    return [bundle for bundle in found if bundle is not None]
+def outdated_bundles(data_dirs: Sequence[Path]) -> list[Path]:
+    """Return the directories of bundles that have another format version."""
+    return [each for each in _bundle_directories(data_dirs) if outdated_manifest(each) is not None]
 
 
 def restore_bundles(data_dir: Path) -> None:

@@ -36,14 +36,9 @@ class Checkpoint:
     directory: Path
 
     @property
-    def files(self) -> list[Path]:
-        """Its files, incomplete ones included."""
-        return [path for path in sorted(self.directory.rglob("*")) if path.is_file()]
-
-    @property
     def num_bytes(self) -> int:
         """Size of its files."""
-        return sum(path.stat().st_size for path in self.files)
+        return size_of(self.directory)
 
     @property
     def is_remnant(self) -> bool:
@@ -67,7 +62,11 @@ def record_commit(data_dir: Path, repo: str, branch: str, commit: str) -> None:
 def downloaded_checkpoints(data_dir: Path) -> list[Checkpoint]:
     """Return the checkpoints of a data directory."""
     return [
-        Checkpoint(_repo_name(directory.parents[1].name), directory.name, directory)
+        Checkpoint(
+            directory.parents[1].name.removeprefix(_PREFIX).replace("--", "/"),
+            directory.name,
+            directory,
+        )
         for directory in sorted((data_dir / STORE_NAME).glob(f"{_PREFIX}*/snapshots/*"))
     ]
 
@@ -129,25 +128,21 @@ def data_lock(data_dir: Path, timeout_s: float = -1) -> Iterator[None]:
 
 def is_locked(data_dir: Path) -> bool:
     """Return whether a process changes the models of a data directory now."""
-    if not (data_dir / WORK_NAME / "lock").exists():
-        return False
-    try:
-        with data_lock(data_dir, timeout_s=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:
-        return False
-
-
-def _repo_directory(data_dir: Path, repo: str) -> Path:
-    return data_dir / STORE_NAME / f"{_PREFIX}{repo.replace('/', '--')}"
-
-
-def _repo_name(folder: str) -> str:
-    return folder.removeprefix(_PREFIX).replace("--", "/")
+    if (data_dir / WORK_NAME / "lock").exists():
+        try:
+            with data_lock(data_dir, timeout_s=0):
+                pass
+        except Timeout:
+            return True
+        except OSError:
+            pass
+    return False
 
 
 def size_of(directory: Path) -> int:
     """Return the bytes of all files in a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _repo_directory(data_dir: Path, repo: str) -> Path:
+    return data_dir / STORE_NAME / f"{_PREFIX}{repo.replace('/', '--')}"

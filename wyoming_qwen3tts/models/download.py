@@ -14,17 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from huggingface_hub import HfApi, constants, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, constants, errors, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, but not marked
     build_hf_headers,
@@ -51,16 +43,9 @@ _CHUNK_BYTES: Final = 1 << 18
 _SHA256_DIGITS: Final = 64
 # One damaged transfer may be chance; a second one is a proxy or mirror that changes the file.
 _MAX_ATTEMPTS: Final = 2
-_NUM_RETRIES: Final = 6
-_FIRST_BACKOFF_S: Final = 0.5
-_MAX_BACKOFF_S: Final = 30.0
-# A hub that asks for a longer pause is reported instead.
-_MAX_WAIT_S: Final = 300.0
-_BUSY_STATUSES: Final = {408, 416, 425, 429}
-_FIRST_SERVER_ERROR: Final = 500
+_PAUSES_S: Final = (1, 2, 4, 8)
+_BUSY_STATUSES: Final = {408, 416, 425, 429, *range(500, 600)}
 _FULL_DISK: Final = {errno.ENOSPC, errno.EDQUOT}
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -77,27 +62,13 @@ class Downloader:
     """Downloads files of repositories into a data directory, whose lock the caller holds."""
 
     def __init__(
-        self,
-        data_dir: Path,
-        report: Callable[[float, str], None],
-        *,
-        local_files_only: bool = False,
+        self, data_dir: Path, report: Callable[[float, str], None], *, local_files_only: bool
     ) -> None:
-        """Prepare; nothing is sent yet.
-
-        Args:
-            data_dir: The data directory.
-            report: Called with the finished fraction and the current step.
-            local_files_only: Never use the network.
-        """
+        """Prepare; ``report`` is called with the finished fraction and the current step."""
         self._data_dir = data_dir
         self._report = report
         self._is_offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
         self._caches = (data_dir / STORE_NAME, Path(constants.HF_HUB_CACHE))
-        self._finished_bytes = 0
-        self._total_bytes = 0
-        self._position = 0
-        """Bytes of the current file."""
         # A connection that breaks loses the current chunk; the default is 10 MB.
         constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
 
@@ -130,26 +101,26 @@ class Downloader:
         published = {file.path: file for file in known}
         needed = [path for path in paths if path not in optional]
         is_pinned = _COMMIT.fullmatch(revision) is not None
-        here = self._find_local(repo, revision, needed, published)
-        if here is not None and (is_pinned or self._is_offline):
-            return here
+        if is_pinned or self._is_offline:
+            directory = self._find_local(repo, revision, needed, published)
+            if directory is not None:
+                return directory
         if self._is_offline:
             raise DownloadError(
                 f"{repo} is not completely on this machine, and downloads are switched off; run "
                 "once without --local-files-only (or HF_HUB_OFFLINE)."
             )
-        try:
-            commit, listed = self._retry(lambda: _list_files(repo, revision))
-        except UnavailableError as error:
-            if here is None:
-                raise
-            _LOGGER.warning("%s Using the last known state of %s", error, repo)
-            return here
+        commit, listed = _list_files(repo, revision)
         directory = self._find_local(repo, commit, needed, published)
         if directory is None:
             directory = checkpoint_directory(self._data_dir, repo, commit)
-            wanted = [path for path in paths if path in listed or path not in optional]
-            files = [_select(repo, revision, path, listed, published) for path in wanted]
+            files = []
+            for path in paths:
+                if path not in listed and path not in optional:
+                    raise DownloadError(f"{repo} has no file {path} at revision {revision}.")
+                if (file := listed.get(path)) is not None:
+                    expected = published[path].sha256 if path in published else file.sha256
+                    files.append(replace(file, sha256=expected))
             self._fetch_missing(repo, commit, directory, files, extra_bytes)
         if not is_pinned:
             record_commit(self._data_dir, repo, revision, commit)
@@ -160,13 +131,13 @@ class Downloader:
     ) -> Path | None:
         """Return a directory with all files, in our own cache or the user's."""
         for cache in self._caches:
-            with _errors(repo, revision, "its files"):
+            with _errors(repo, revision, "its files", self._data_dir):
                 found = [
                     try_to_load_from_cache(repo, path, cache_dir=cache, revision=revision)
                     for path in paths
                 ]
             if all(
-                isinstance(file, str) and _has_size(Path(file), known.get(path))
+                isinstance(file, str) and _is_complete(Path(file), known.get(path))
                 for file, path in zip(found, paths, strict=True)
             ):
                 return Path(str(found[0])).parents[paths[0].count("/")]
@@ -181,10 +152,9 @@ class Downloader:
         extra_bytes: int,
     ) -> None:
         missing = [file for file in files if _size(directory / file.path) != file.num_bytes]
-        missing_bytes = sum(file.num_bytes for file in missing)
-        self._total_bytes = sum(file.num_bytes for file in files)
-        self._finished_bytes = self._total_bytes - missing_bytes
-        needed = missing_bytes - sum(_size(_part(directory / file.path)) for file in missing)
+        total = sum(file.num_bytes for file in files)
+        finished = total - sum(file.num_bytes for file in missing)
+        needed = total - finished - sum(_size(_part(directory / file.path)) for file in missing)
         free = free_disk_bytes(self._data_dir)
         if free < needed + extra_bytes:
             extra = f" and {extra_bytes // _MEGABYTE} MB for the bundle" if extra_bytes else ""
@@ -193,28 +163,60 @@ class Downloader:
                 f"{free // _MEGABYTE} MB free; make room, or choose another --data-dir."
             )
         for file in missing:
-            self._position = 0
-            with _errors(repo, commit, file.path, self._data_dir):
-                self._fetch_file(repo, commit, directory / file.path, file)
-            self._finished_bytes += file.num_bytes
 
-    def _fetch_file(self, repo: str, commit: str, target: Path, file: _RemoteFile) -> None:
+            def written(position: int, file: _RemoteFile = file, before: int = finished) -> None:
+                done = before + position
+                words = f"{file.path}, {done // _MEGABYTE} of {total // _MEGABYTE} MB"
+                self._report(min(done / total, 1.0), words)
+
+            for pause_s in (*_PAUSES_S, None):
+                try:
+                    with _errors(repo, commit, file.path, self._data_dir):
+                        self._fetch_file(repo, commit, directory / file.path, file, written)
+                    break
+                except UnavailableError as error:
+                    if pause_s is None or error.retry_after_s:
+                        raise
+                    _LOGGER.info("%s Trying again in %d s.", error, pause_s)
+                    time.sleep(pause_s)
+            finished += file.num_bytes
+
+    def _fetch_file(
+        self,
+        repo: str,
+        commit: str,
+        target: Path,
+        file: _RemoteFile,
+        written: Callable[[int], None],
+    ) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         if (copy := self._find_copy(file)) is not None:
             _LOGGER.info("%s of %s is on this machine already (%s)", file.path, repo, copy)
             link_or_copy(copy, target)
             return
+        url, part = hf_hub_url(repo, file.path, revision=commit), _part(target)
+        headers = build_hf_headers(library_name=_LIBRARY, library_version=__version__)
+        headers["Accept-Encoding"] = "identity"
         for _ in range(_MAX_ATTEMPTS):
-            self._retry(lambda: self._transfer(repo, commit, target, file))
-            problem = _problem(_part(target), file)
-            if problem is None:
-                _part(target).replace(target)
+            with _ReportedFile(part, written) as content:
+                if content.tell() > file.num_bytes:
+                    content.truncate(0)
+                http_get(
+                    url,
+                    content,
+                    resume_size=content.seek(0, io.SEEK_END),
+                    headers=headers,
+                    expected_size=file.num_bytes,
+                    displayed_filename=file.path,
+                )
+            if _is_right(part, file):
+                part.replace(target)
                 return
-            _LOGGER.warning("%s of %s is damaged (%s)", file.path, repo, problem)
-            _part(target).unlink()
+            _LOGGER.warning("%s of %s is damaged", file.path, repo)
+            part.unlink()
         raise DownloadError(
-            f"{file.path} of {repo} arrived damaged {_MAX_ATTEMPTS} times ({problem}); a mirror or "
+            f"{file.path} of {repo} arrived damaged {_MAX_ATTEMPTS} times; a mirror or "
             "proxy changes it, check HF_ENDPOINT and HTTPS_PROXY."
         )
 
@@ -223,52 +225,9 @@ class Downloader:
         if len(file.sha256) == _SHA256_DIGITS:
             for cache in self._caches:
                 for path in cache.glob(f"models--*/snapshots/*/{file.path}"):
-                    if _problem(path, file) is None:
+                    if _is_right(path, file):
                         return path
         return None
-
-    def _transfer(self, repo: str, commit: str, target: Path, file: _RemoteFile) -> None:
-        """Bring all bytes of a file here, from where an earlier attempt stopped."""
-
-        def written(position: int) -> None:
-            self._position = position
-            done = self._finished_bytes + position
-            megabytes = f"{done // _MEGABYTE} of {self._total_bytes // _MEGABYTE} MB"
-            fraction = min(done / max(self._total_bytes, 1), 1.0)
-            self._report(fraction, f"{file.path}, {megabytes}")
-
-        headers = build_hf_headers(library_name=_LIBRARY, library_version=__version__)
-        with (
-            _errors(repo, commit, file.path, self._data_dir),
-            _ReportedFile(_part(target), written) as part,
-        ):
-            if part.tell() > file.num_bytes:
-                part.truncate(0)
-            http_get(
-                hf_hub_url(repo, file.path, revision=commit),
-                part,
-                resume_size=part.seek(0, io.SEEK_END),
-                headers=headers | {"Accept-Encoding": "identity"},
-                expected_size=file.num_bytes,
-                displayed_filename=file.path,
-                _nb_retries=0,
-            )
-
-    def _retry(self, action: Callable[[], Found]) -> Found:
-        """Repeat an action that may work later; bytes that arrive restart the count."""
-        num_failures, furthest = 0, -1
-        while True:
-            try:
-                return action()
-            except UnavailableError as error:
-                num_failures = 1 if self._position > furthest else num_failures + 1
-                furthest = max(furthest, self._position)
-                backoff_s = min(_FIRST_BACKOFF_S * 2 ** (num_failures - 1), _MAX_BACKOFF_S)
-                wait_s = max(backoff_s, error.retry_after_s or 0.0)
-                if num_failures > _NUM_RETRIES or wait_s > _MAX_WAIT_S:
-                    raise
-                _LOGGER.info("%s Trying again in %.0f s.", error, wait_s)
-                time.sleep(wait_s)
 
 
 class _ReportedFile(io.FileIO):
@@ -286,44 +245,18 @@ class _ReportedFile(io.FileIO):
 
 def _list_files(repo: str, revision: str) -> tuple[str, dict[str, _RemoteFile]]:
     """Return the commit of a revision, and its files by path."""
+    timeout_s = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
     with _errors(repo, revision, "its list of files"):
         info = HfApi(library_name=_LIBRARY, library_version=__version__).model_info(
-            repo,
-            revision=revision,
-            files_metadata=True,
-            timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
+            repo, revision=revision, files_metadata=True, timeout=timeout_s
         )
-        commit = str(info.sha)
-        if not _COMMIT.fullmatch(commit):
-            raise ValueError(commit)
+        if not _COMMIT.fullmatch(str(info.sha)):
+            raise ValueError(info.sha)
     files = {}
     for each in info.siblings or ():
         sha256, git_sha1 = (each.lfs.sha256, "") if each.lfs else ("", each.blob_id or "")
         files[each.rfilename] = _RemoteFile(each.rfilename, each.size or 0, sha256, git_sha1)
-    return commit, files
-
-
-def _select(
-    repo: str,
-    revision: str,
-    path: str,
-    listed: dict[str, _RemoteFile],
-    known: dict[str, CheckpointFile],
-) -> _RemoteFile:
-    """Return a listed file with the published hash, which it must have."""
-    file = listed.get(path)
-    if file is None:
-        raise DownloadError(
-            f"{repo} has no file {path} at revision {revision}; name another revision, or a "
-            "repository in the official layout."
-        )
-    expected = known[path].sha256 if path in known else ""
-    if file.sha256 and not file.sha256.startswith(expected):
-        raise DownloadError(
-            f"{constants.ENDPOINT} has another {path} of {repo} than the published one "
-            f"(sha256 {file.sha256}, not {expected}); check HF_ENDPOINT."
-        )
-    return replace(file, sha256=file.sha256 or expected)
+    return str(info.sha), files
 
 
 def _check_path(path: str) -> None:
@@ -341,40 +274,34 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _has_size(path: Path, known: CheckpointFile | None) -> bool:
+def _is_complete(path: Path, known: CheckpointFile | None) -> bool:
     is_exact = known is not None and len(known.sha256) == _SHA256_DIGITS
     return not is_exact or known is None or _size(path) == known.bytes
 
 
-def _problem(path: Path, file: _RemoteFile) -> str | None:
-    """Return how a file differs from what the hub or the registry states."""
-    size = _size(path)
-    if size != file.num_bytes:
-        return f"{size} bytes, not {file.num_bytes}"
-    if file.sha256:
-        with path.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        return None if found.startswith(file.sha256) else f"sha256 {found}, not {file.sha256}"
-    data = b"blob %d\0" % size + path.read_bytes()
-    found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-    is_equal = file.git_sha1 in ("", found)
-    return None if is_equal else f"git hash {found}, not {file.git_sha1}"
+def _is_right(path: Path, file: _RemoteFile) -> bool:
+    if _size(path) != file.num_bytes:
+        return False
+    if not file.sha256 and file.git_sha1:
+        data = b"blob %d\0" % file.num_bytes + path.read_bytes()
+        return hashlib.sha1(data, usedforsecurity=False).hexdigest() == file.git_sha1
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest().startswith(file.sha256)
 
 
 @contextmanager
 def _errors(repo: str, revision: str, what: str, data_dir: Path | None = None) -> Iterator[None]:
     """Turn errors of hub, network and disk into one sentence that says what to do."""
-    address = constants.ENDPOINT
+    hub = constants.ENDPOINT
     try:
         yield
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         raise _explain_status(error, repo, revision, what) from error
-    except HFValidationError as error:
+    except errors.HFValidationError as error:
         raise DownloadError(f"{repo!r} is not the name of a repository.") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DownloadError(
-            f"{address} does not answer as a model hub does; check HF_ENDPOINT and proxy settings."
-        ) from error
+    except (ValueError, TypeError) as error:
+        text = f"{hub} does not answer as a model hub does; check HF_ENDPOINT and proxy settings."
+        raise DownloadError(text) from error
     except OSError as error:
         if error.errno is None:  # huggingface_hub's check of the size
             text = f"{what} of {repo} ended too early; check the network, and proxies on the way."
@@ -382,48 +309,38 @@ def _errors(repo: str, revision: str, what: str, data_dir: Path | None = None) -
         if error.errno in _FULL_DISK:
             text = f"The disk of {data_dir} is full; make room and try again, the rest is kept."
             raise DownloadError(text) from error
-        raise DownloadError(
-            f"{error.filename or data_dir} cannot be written or read ({error.strerror}); choose "
-            "another --data-dir, or fix its permissions."
-        ) from error
+        raise
     except Exception as error:
         # huggingface_hub lets through the errors of its HTTP library, whichever that is.
         if not type(error).__module__.startswith("httpx"):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnavailableError(
-            f"{what} of {repo} cannot be downloaded from {address} ({reason}); check the network, "
+            f"{what} of {repo} cannot be downloaded from {hub} ({reason}); check the network, "
             "and HF_ENDPOINT and HTTPS_PROXY where you use them."
         ) from error
 
 
-def _explain_status(error: HfHubHTTPError, repo: str, revision: str, what: str) -> DownloadError:
-    address, status, headers = (
-        constants.ENDPOINT,
-        error.response.status_code,
-        error.response.headers,
-    )
-    login = "log in with: hf auth login (or set HF_TOKEN)"
-    if status in _BUSY_STATUSES or status >= _FIRST_SERVER_ERROR:
-        failure = UnavailableError(
-            f"{address} cannot send {what} of {repo} now (status {status}); try again later."
-        )
+def _explain_status(
+    error: errors.HfHubHTTPError, repo: str, revision: str, what: str
+) -> DownloadError:
+    hub, login = constants.ENDPOINT, "log in with: hf auth login (or set HF_TOKEN)"
+    status, headers = error.response.status_code, error.response.headers
+    if status in _BUSY_STATUSES:
+        busy = UnavailableError(f"{hub} cannot send {what} of {repo} now (status {status}).")
         wait = headers.get("Retry-After", "")
-        failure.retry_after_s = float(wait) if wait.isdigit() else None
-        return failure
-    if isinstance(error, EntryNotFoundError):
-        text = f"{repo} has no file {what} at revision {revision}; name another revision."
-    elif isinstance(error, RevisionNotFoundError):
+        busy.retry_after_s = float(wait) if wait.isdigit() else None
+        return busy
+    if isinstance(error, errors.EntryNotFoundError):
+        text = f"{repo} has no file {what} at revision {revision}."
+    elif isinstance(error, errors.RevisionNotFoundError):
         text = f"{repo} has no revision {revision}; name another one."
-    elif isinstance(error, GatedRepoError):
-        text = (
-            f"{repo} is only for users who accepted its terms; accept them on {address}/{repo}, "
-            f"then {login}."
-        )
+    elif isinstance(error, errors.GatedRepoError):
+        text = f"{repo} needs its terms accepted; accept them on {hub}/{repo}, then {login}."
     elif "credentials" in headers.get("X-Error-Message", ""):
-        text = f"{address} does not accept your token; log out, or {login}."
-    elif isinstance(error, RepositoryNotFoundError) or status in {401, 403, 404}:
-        text = f"{repo} does not exist on {address}, or is private; check the name, or {login}."
+        text = f"{hub} does not accept your token; log out, or {login}."
+    elif status in {401, 403, 404}:
+        text = f"{repo} does not exist on {hub}, or is private; check the name, or {login}."
     else:
-        text = f"{address} refuses {what} of {repo} with status {status}."
+        text = f"{hub} refuses {what} of {repo} with status {status}."
     return DownloadError(text)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -31,8 +30,10 @@ from wyoming_qwen3tts.files import atomic_directory, atomic_write
 from wyoming_qwen3tts.machine import available_memory_bytes
 from wyoming_qwen3tts.models.bundles import intact_bundle
 from wyoming_qwen3tts.models.checkpoints import (
+    CODEC,
     WEIGHTS,
     data_lock,
+    is_locked,
     link_or_copy,
     remove_checkpoint,
 )
@@ -40,10 +41,10 @@ from wyoming_qwen3tts.models.progress import (
     EtaEstimator,
     InstallProgress,
     Report,
+    State,
     read_progress,
 )
 from wyoming_qwen3tts.models.references import PRECISIONS, WORK_NAME, BuildRequest
-from wyoming_qwen3tts.models.registry import CheckpointFile
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -55,11 +56,9 @@ Keep = Literal["nothing", "codec", "all"]
 
 _MEGABYTE: Final = 1_000_000
 _NICENESS: Final = 10
-_LOCK_POLL_S: Final = 1.0
 # Time to leave nothing incomplete; the next build removes the rest.
 _GRACE_S: Final = 2.0
 _STDIN: Final = 0
-# What the official layout has besides the weights, and what an onnx-community bundle lacks.
 _SMALL_FILES: Final = (
     "config.json",
     "generation_config.json",
@@ -67,19 +66,11 @@ _SMALL_FILES: Final = (
     "merges.txt",
     "tokenizer_config.json",
 )
-_CHECKPOINT_FILES: Final = (
-    *_SMALL_FILES,
-    "speech_tokenizer/config.json",
-    "speech_tokenizer/model.safetensors",
-    WEIGHTS,
-)
-# Graphs of an onnx-community bundle that only cloning needs, and one that nothing needs.
+"""Files of a checkpoint that an onnx-community bundle lacks."""
+_CHECKPOINT_FILES: Final = (*_SMALL_FILES, "speech_tokenizer/config.json", CODEC, WEIGHTS)
 _ENCODERS: Final = {"tok_encoder", "speaker_encoder"}
+"""Graphs of an onnx-community bundle that only cloning needs."""
 _UNUSED_GRAPH: Final = "talker"
-
-
-class LowMemoryError(BuildError):
-    """The build needs more memory than is free now."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +86,7 @@ class InstallJob:
     """What to keep of the checkpoint after the build."""
 
     def to_json(self) -> str:
-        """Return the job as one command-line argument."""
+        """Return the job as a command-line argument."""
         request = replace(self.request, fallback=None)
         return json.dumps(asdict(replace(self, request=request)), default=str)
 
@@ -105,31 +96,34 @@ class InstallJob:
         values: dict[str, Any] = json.loads(text)
         request = values.pop("request")
         for name in ("data_dir", "checkpoint", "directory"):
-            request[name] = None if request[name] is None else Path(request[name])
+            request[name] = request[name] and Path(request[name])
         return cls(BuildRequest(**request), **values)
 
 
 def install(job: InstallJob, report: Report) -> None:
     """Carry out a job; the last report is "ready" or "failed", whatever happens."""
-    request = job.request
+    request, retry_s = job.request, None
+    state: State = "failed"
     try:
         with _locked(request, report):
             message = _install(job, report)
-        final = InstallProgress(request.reference, "ready", 1.0, None, message)
+        state = "ready"
     except UnavailableError as error:
-        final = _failure(request, str(error), retry_s=error.retry_after_s or 0.0)
+        message, retry_s = str(error), error.retry_after_s or 0.0
     except Qwen3TTSError as error:
-        is_retried = isinstance(error, LowMemoryError)
-        final = _failure(request, str(error), retry_s=0.0 if is_retried else None)
+        message = str(error)
     except OSError as error:
         where = error.filename or request.data_dir
         message = f"{where} cannot be written or read ({error.strerror}); fix its permissions, or "
-        final = _failure(request, f"{message}choose another --data-dir.", retry_s=None)
+        message += "choose another --data-dir."
     except Exception as error:  # other models must still be installed
         _LOGGER.exception("Unexpected failure")
-        retry_s = 0.0 if is_out_of_memory(error) else None
-        final = _failure(request, f"Unexpected failure: {error!r}.", retry_s=retry_s)
-    report(final)
+        message, retry_s = (
+            f"Unexpected failure: {error!r}.",
+            0.0 if is_out_of_memory(error) else None,
+        )
+    fraction = 1.0 if state == "ready" else 0.0
+    report(InstallProgress(request.reference, state, fraction, None, message, retry_s))
 
 
 def remove_stale_checkpoints(data_dir: Path) -> None:
@@ -146,37 +140,25 @@ def remove_stale_checkpoints(data_dir: Path) -> None:
                 atomic_write(path, f"{ready.to_json()}\n")
 
 
-def _failure(request: BuildRequest, message: str, retry_s: float | None) -> InstallProgress:
-    return InstallProgress(request.reference, "failed", 0.0, None, message, retry_s)
-
-
 @contextmanager
 def _locked(request: BuildRequest, report: Report) -> Iterator[None]:
-    """Hold the data directory's lock; report the progress of the process that has it."""
-    while True:
-        try:
-            with data_lock(request.data_dir, timeout_s=_LOCK_POLL_S):
-                yield
-                return
-        except Timeout:
-            other = read_progress(request.progress_file)
-            if other is not None and not other.is_over:
-                report(replace(other, message=f"{other.message} (by another process)"))
-            else:
-                message = "waiting for another process that uses the data directory"
-                report(InstallProgress(request.reference, "fetching", 0.0, None, message))
+    """Hold the data directory's lock."""
+    if is_locked(request.data_dir):
+        message = "waiting for another process that uses the data directory"
+        report(InstallProgress(request.reference, "fetching", 0.0, None, message))
+    with data_lock(request.data_dir):
+        yield
 
 
 def _install(job: InstallJob, report: Report) -> str:
     request = job.request
-    if not job.fetch_only and request.installed() is not None:
-        return "is installed already"
-    if not request.is_ready_made and not job.fetch_only:
-        _check_builder()
-        _check_memory(request)
-    files = _fetch(job, EtaEstimator(request.reference, "fetching", report))
     if job.fetch_only:
-        return str(files[0].parent)
+        return str(_fetch(job, EtaEstimator(request.reference, "fetching", report))[0].parent)
+    if request.installed() is not None:
+        return "is installed already"
+    if not request.is_ready_made:
+        _check_build(request)
+    files = _fetch(job, EtaEstimator(request.reference, "fetching", report))
     if request.is_ready_made:
         with atomic_directory(request.target) as directory:
             for path in files:
@@ -201,13 +183,13 @@ def _fetch(job: InstallJob, eta: EtaEstimator) -> list[Path]:
     downloader = Downloader(request.data_dir, eta.advance, local_files_only=job.local_files_only)
     if request.is_ready_made:
         return _fetch_ready_made(request, downloader)
-    known: tuple[CheckpointFile, ...] = request.model.files if request.model else ()
+    measured = request.measured
     directory = downloader.fetch(
         request.repo or "",
         request.revision,
         _CHECKPOINT_FILES,
-        known=known,
-        extra_bytes=request.measured.bundle_bytes if request.measured else 0,
+        known=request.model.files if request.model else (),
+        extra_bytes=measured.bundle_bytes if measured else 0,
     )
     return [directory / path for path in _CHECKPOINT_FILES]
 
@@ -253,28 +235,23 @@ def _build(request: BuildRequest, checkpoint: Path, eta: EtaEstimator) -> None:
         options,
         lambda component, fraction: eta.advance(fraction, component),
     )
-    request.record_checkpoint()
 
 
-def _check_builder() -> None:
+def _check_build(request: BuildRequest) -> None:
+    """Check that a build can succeed, before gigabytes are downloaded."""
     try:
-        # Not by importing it: a folder called onnx may lie in the working directory.
-        version("onnx")
-    except PackageNotFoundError as error:
+        import wyoming_qwen3tts.builder.build  # noqa: F401
+    except ImportError as error:
         raise BuildError(
             "Building a model needs the build extra: pip install 'wyoming-qwen3tts[build]'"
         ) from error
-
-
-def _check_memory(request: BuildRequest) -> None:
     measured, available = request.measured, available_memory_bytes()
-    if measured is None or available is None or available >= measured.build_peak_bytes:
-        return
-    raise LowMemoryError(
-        f"Building {request.reference} needs about {measured.build_peak_bytes // _MEGABYTE} MB of "
-        f"memory, {available // _MEGABYTE} MB are free; close other programs, or build on another "
-        "machine and copy the bundle."
-    )
+    if measured is not None and available is not None and available < measured.build_peak_bytes:
+        raise UnavailableError(
+            f"Building {request.reference} needs about {measured.build_peak_bytes // _MEGABYTE} MB "
+            f"of memory, {available // _MEGABYTE} MB are free; close other programs, or build on "
+            "another machine and copy the bundle."
+        )
 
 
 def _run_as_child(job: InstallJob) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sys
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -24,10 +23,9 @@ from wyoming_qwen3tts.models.references import BuildRequest
 
 _LOGGER = logging.getLogger(__name__)
 
-_FIRST_RETRY_S: Final = 30.0
+_FIRST_RETRY_S: Final = 5.0
 _MAX_RETRY_S: Final = 600.0
 _STOP_S: Final = 1.5
-_NUM_LAST_LINES: Final = 20
 _MAX_LINE_BYTES: Final = 1 << 20
 _KILLED: Final = (
     "The build was killed, most likely for lack of memory; close other programs, or build on "
@@ -36,14 +34,9 @@ _KILLED: Final = (
 
 
 async def run_install(job: InstallJob, report: Report) -> InstallProgress:
-    """Run an install job in a child process; cancelling ends it.
+    """Run a job in a child process; return its last progress, "ready" or "failed".
 
-    Args:
-        job: The job.
-        report: Called with every progress, the last one included.
-
-    Returns:
-        The last progress: "ready" or "failed".
+    Every progress is reported, the last one included. Cancelling ends the child.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "wyoming_qwen3tts.models.install", job.to_json()),
@@ -52,14 +45,13 @@ async def run_install(job: InstallJob, report: Report) -> InstallProgress:
         stderr=asyncio.subprocess.STDOUT,
         limit=_MAX_LINE_BYTES,
     )
-    last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
-    progress: InstallProgress | None = None
+    last_line, progress = "it printed nothing", None
     try:
         async for line in cast("asyncio.StreamReader", process.stdout):
             text = line.decode(errors="replace").rstrip()
             progress = parse_progress(text)
             if progress is None:
-                last_lines.append(text)
+                last_line = text
                 _LOGGER.info("%s", text)
             elif not progress.is_over:
                 report(progress)
@@ -67,21 +59,18 @@ async def run_install(job: InstallJob, report: Report) -> InstallProgress:
     finally:
         await _end(process)
     if progress is None or not progress.is_over:
-        is_killed = code < 0
-        reason = last_lines[-1] if last_lines else "it printed nothing"
-        message = _KILLED if is_killed else f"The build ended with status {code}: {reason}"
-        retry_s = 0.0 if is_killed else None
-        name = job.request.reference
-        progress = InstallProgress(name, "failed", 0.0, None, message, retry_s)
+        message, retry_s = f"The build ended with status {code}: {last_line}", None
+        if code < 0:
+            message, retry_s = _KILLED, 0.0
+        progress = InstallProgress(job.request.reference, "failed", 0.0, None, message, retry_s)
     report(progress)
     return progress
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """End the child process at once, politely at first."""
-    if process.returncode is not None:
-        return
-    process.terminate()
+    with suppress(ProcessLookupError):
+        process.terminate()
     try:
         async with asyncio.timeout(_STOP_S):
             await process.wait()
@@ -232,13 +221,7 @@ class ModelInstaller:
         ]
         keep: Keep = "all" if self._keep_checkpoint else "codec" if others else "nothing"
         install_job = InstallJob(job.request, local_files_only=self._local_files_only, keep=keep)
-        try:
-            return await run_install(install_job, report)
-        except OSError as error:
-            message = f"The installer cannot be started ({error})."
-            failed = replace(job.progress, state="failed", message=message, retry_s=0.0)
-            report(failed)
-            return failed
+        return await run_install(install_job, report)
 
     def _put(self, job: _Job, bundle: InstalledBundle) -> None:
         """Put a bundle into the list, in the place of the expected one."""

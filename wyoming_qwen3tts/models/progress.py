@@ -15,11 +15,9 @@ _LOGGER = logging.getLogger(__name__)
 
 State = Literal["fetching", "building", "ready", "failed"]
 
-_LOG_STEP: Final = 0.1
 _LOG_PAUSE_S: Final = 60.0
 # A rate measured over a shorter time does not predict the rest.
 _MIN_RATE_S: Final = 2.0
-_MIN_FRACTION: Final = 0.001
 _RATE_WINDOW_S: Final = 20.0
 _REPORT_PAUSE_S: Final = 0.25
 _MINUTE_S, _HOUR_S = 60, 3600
@@ -96,23 +94,20 @@ class EtaEstimator:
         self._recent: deque[tuple[float, float]] = deque()
         """(time in seconds, fraction) of the last seconds."""
         self._message = ""
-        self._reported_s = 0.0
 
     def advance(self, fraction: float, message: str) -> None:
         """Report the finished fraction and the current step."""
         now_s, recent = time.monotonic(), self._recent
-        if message == self._message and now_s - self._reported_s < _REPORT_PAUSE_S:
+        if recent and message == self._message and now_s - recent[-1][0] < _REPORT_PAUSE_S:
             return
-        self._message, self._reported_s = message, now_s
+        self._message = message
         if recent and fraction < recent[-1][1]:
             recent.clear()  # damaged bytes are downloaded again
         recent.append((now_s, fraction))
-        while now_s - recent[0][0] > _RATE_WINDOW_S and len(recent) > 1:
+        while now_s - recent[0][0] > _RATE_WINDOW_S:
             recent.popleft()
         elapsed_s, done = now_s - recent[0][0], fraction - recent[0][1]
-        eta_s = None
-        if elapsed_s >= _MIN_RATE_S and done >= _MIN_FRACTION:
-            eta_s = elapsed_s * (1.0 - fraction) / done
+        eta_s = elapsed_s * (1.0 - fraction) / done if elapsed_s >= _MIN_RATE_S and done else None
         self._report(InstallProgress(self._model, self._state, fraction, eta_s, message))
 
 
@@ -120,21 +115,15 @@ class LogReporter:
     """Logs the start of each state, its tenths, and at least one line a minute."""
 
     def __init__(self) -> None:
-        self._last: InstallProgress | None = None
+        self._last: tuple[str, int] | None = None
         self._logged_s = 0.0
 
     def __call__(self, progress: InstallProgress) -> None:
         """Log the progress if it is news."""
-        now_s, last = time.monotonic(), self._last
-        is_news = (
-            last is None
-            or progress.state != last.state
-            or not 0.0 <= progress.fraction - last.fraction < _LOG_STEP
-            or now_s - self._logged_s >= _LOG_PAUSE_S
-        )
-        if not is_news:
+        now_s, step = time.monotonic(), (progress.state, int(10 * progress.fraction))
+        if step == self._last and now_s - self._logged_s < _LOG_PAUSE_S:
             return
-        self._last, self._logged_s = progress, now_s
+        self._last, self._logged_s = step, now_s
         if progress.is_over:
             level = logging.ERROR if progress.state == "failed" else logging.INFO
             _LOGGER.log(level, "%s: %s", progress.model, progress.message)

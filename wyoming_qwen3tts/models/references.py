@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from wyoming_qwen3tts.errors import BundleError, CheckpointError, ConfigError
 from wyoming_qwen3tts.models.bundles import (
@@ -21,8 +21,8 @@ from wyoming_qwen3tts.models.bundles import (
     demo_voice_bundle,
     installed_bundles,
     intact_bundle,
-    outdated_bundle,
     outdated_bundles,
+    outdated_manifest,
     read_bundle,
     restore_bundles,
 )
@@ -55,6 +55,7 @@ _READY_MADE_OWNER: Final = "onnx-community/"
 _VARIANT: Final = re.compile(r"(.+)[/:](?:cpu_([\w.+-]+)|(fp32|fp16|int8|int4))")
 _REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_WEIGHTS: Final = "model.safetensors"
 _HUB_FOLDER: Final = "models--"
 _ID_DIGITS: Final = 6
 _SLUG_LENGTH: Final = 40
@@ -146,24 +147,15 @@ class BuildRequest:
         return InstalledBundle(self.target, manifest)
 
     def installed(self) -> InstalledBundle | None:
-        """Return the bundle if it is installed, intact, and built from this source."""
-        try:
-            if self.checkpoint is not None:
-                recorded = json.loads(self._source_file.read_text(encoding="utf-8"))
-                if recorded != _checkpoint_id(self.checkpoint):
-                    return None
-        except (OSError, ValueError):
-            return None
-        return intact_bundle(self.target)
-
-    def record_checkpoint(self) -> None:
-        """Record which local checkpoint the bundle was built from."""
+        """Return the bundle if it is installed, intact, and newer than its local checkpoint."""
         if self.checkpoint is not None:
-            self._source_file.write_text(json.dumps(_checkpoint_id(self.checkpoint)))
-
-    @property
-    def _source_file(self) -> Path:
-        return self.progress_file.with_suffix(".source")
+            try:
+                manifest, weights = self.target / MANIFEST_NAME, self.checkpoint / _WEIGHTS
+                if weights.stat().st_ctime > manifest.stat().st_mtime:
+                    return None
+            except OSError:
+                return None
+        return intact_bundle(self.target)
 
 
 def resolve(
@@ -260,9 +252,9 @@ def served_models(
         found = [resolve(reference, data_dirs, precision) for reference in references]
     else:
         found = _one_of_each(data_dirs, precision)
-        for outdated in outdated_bundles(data_dirs):
+        for directory in outdated_bundles(data_dirs):
             try:
-                found.append(_rebuild_request(outdated.directory, data_dirs[0]))
+                found.append(_rebuild_request(directory, data_dirs[0]))
             except BundleError as error:
                 _LOGGER.warning("Skipping bundle: %s", error)
     for model in found:
@@ -329,7 +321,7 @@ def _from_directory(
 ) -> InstalledBundle | BuildRequest:
     directory = Path(reference).expanduser().resolve()
     if (directory / MANIFEST_NAME).is_file():
-        if outdated_bundle(directory) is None:
+        if outdated_manifest(directory) is None:
             return read_bundle(directory)
         return _rebuild_request(directory, data_dir)
     request = _checkpoint_request(reference, data_dir, precision)
@@ -348,17 +340,18 @@ def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> Build
 
 def _rebuild_request(directory: Path, data_dir: Path) -> BuildRequest:
     """Return the request that builds a bundle of another format version again, in its place."""
-    bundle = outdated_bundle(directory)
-    if bundle is None or bundle.repo is None or bundle.recipe not in PRECISIONS:
+    manifest = outdated_manifest(directory) or {}
+    source, recipe = manifest.get("source") or {}, manifest.get("recipe")
+    repo = source.get("repo")
+    if repo is None or recipe not in PRECISIONS:
         raise BundleError(
             f"{directory} was built by another version of this program, and its source is "
             "unknown; build it from its checkpoint (wyoming-qwen3tts build CHECKPOINT --force) "
             "or remove it."
         )
-    revision = bundle.revision or _revision_of(bundle.repo)
-    return BuildRequest(
-        bundle.name, bundle.recipe, data_dir, bundle.repo, revision, directory=directory
-    )
+    revision = source.get("revision") or _revision_of(repo)
+    name = str(manifest["name"])
+    return BuildRequest(name, recipe, data_dir, repo, revision, directory=directory)
 
 
 def _revision_of(repo: str | None) -> str:
@@ -424,16 +417,6 @@ def _local_name(directory: Path) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
-
-
-def _checkpoint_id(directory: Path) -> dict[str, Any]:
-    """Return what tells one state of a local checkpoint from another, without reading it."""
-    weights = (directory / "model.safetensors").stat()
-    return {
-        "directory": str(directory),
-        "bytes": weights.st_size,
-        "mtime_ns": weights.st_mtime_ns,
-    }
 
 
 def _read_facts(directory: Path) -> ModelFacts | None:
