@@ -141,7 +141,7 @@ class TestAdd:
     ) -> None:
         noise = tmp_path / "noise.wav"
         noise.write_bytes(b"noise")
-        with pytest.raises(VoiceError, match="no recording"):
+        with pytest.raises(VoiceError, match="not a recording"):
             voice("add", "grandpa", "--audio", noise)
         with pytest.raises(VoiceError, match="does not cover"):
             voice("add", "grandpa", "--audio", recording, "--text", "Hi.")
@@ -215,7 +215,7 @@ class TestListCheckRemove:
         assert lines["VOICE"].split() == ["VOICE", "LANGUAGES", "MODEL", "DESCRIPTION"]
         assert lines["anna"].split()[1:3] == ["en", "-"]
         assert "needs a model of the type base" in lines["anna"]
-        assert "UNUSABLE: The clip is no recording" in lines["bad"]
+        assert "UNUSABLE: The clip is not a recording" in lines["bad"]
         assert "needs a model of the type voice_design" in lines["denis"]
         assert any("embedded-demo" in line for line in lines.values())
         assert voice("list", "--json") == 0

@@ -121,7 +121,7 @@ class TestSameVoice:
 
 class TestRefusals:
     def test_no_samples(self) -> None:
-        assert "no samples at all" in refusal(wav(np.zeros(0)))
+        assert "no samples" in refusal(wav(np.zeros(0)))
 
     def test_too_short(self) -> None:
         assert "it needs 1 s at least" in refusal(wav(speech_clip(0.9)))
@@ -175,7 +175,7 @@ class TestRefusals:
     def test_not_finite(self, value: float) -> None:
         clip = speech_clip()
         clip[-1] = value
-        assert "no numbers" in refusal(wav(clip))
+        assert "not numbers" in refusal(wav(clip))
 
     def test_too_many_channels_to_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("wyoming_qwen3tts.voices.clips._MAX_VALUES", 4 * SAMPLE_RATE_HZ)

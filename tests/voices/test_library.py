@@ -319,7 +319,7 @@ class TestHotReload:
 
     def test_find_says_why_a_voice_cannot_be_used(self, tmp_path: Path) -> None:
         write_voice(tmp_path, "en/anna", ref_wav=b"noise")
-        with pytest.raises(VoiceError, match="cannot be used: The clip is no recording"):
+        with pytest.raises(VoiceError, match="cannot be used: The clip is not a recording"):
             VoiceLibrary([tmp_path]).find("anna")
 
     def test_scanning_in_many_threads(self, tmp_path: Path) -> None:

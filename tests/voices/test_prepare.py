@@ -183,7 +183,7 @@ class TestPrepare:
         library = VoiceLibrary([tmp_path])
         entry = library.find("anna")
         (anna / "ref.wav").write_bytes(b"noise")
-        with pytest.raises(VoiceError, match="no recording"):
+        with pytest.raises(VoiceError, match="not a recording"):
             library.prepare(entry, encoding_model(encoders)).result(10)
 
 

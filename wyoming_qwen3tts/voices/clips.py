@@ -1,7 +1,7 @@
-"""Reference clips: any recording in, mono samples fit for cloning out, or what is wrong with it.
+"""Reference clips: any recording in; samples fit for cloning, or an error that says what to do.
 
-A clip is decoded, its channels are averaged, it is resampled and freed of long silence at its ends.
-Every way in which a recording can be useless has an error text of its own that says what to do.
+A clip is decoded, mixed to mono, resampled and freed of long silence at its ends. The encoders of a
+Base model make an x-vector and codes of it, which are kept on disk in the voice's folder.
 
 Ported from: QwenLM/Qwen3-TTS qwen_tts/inference/qwen3_tts_model.py ``_load_audio_to_np`` (mean of
 the channels, soxr HQ); the checks and the silence are our own.
@@ -52,7 +52,7 @@ _SILENCE_DBFS = -45.0
 """A clip whose loudest 20 ms are below this is silent; 8-bit dither is."""
 _QUIET_DB = -40.0
 """Frames this far below the loudest one are silence."""
-_KEPT_LEAD_S, _KEPT_TAIL_S = 0.2, CONTINUATION_SILENCE_S
+_KEPT_LEAD_S = 0.2
 _MAX_PAUSE_S = 0.3
 """Longer silence between sounds is a pause, not speech."""
 _FADE_S = 0.01
@@ -78,14 +78,7 @@ _MAX_PACE = 2.0
 
 
 def load_reference_clip(path: Path, sample_rate_hz: int) -> Float32Array:
-    """Return the clip in a file as mono samples (S,) in [-1, 1] at ``sample_rate_hz``.
-
-    Silence is cut to 0.2 s at the start and 0.5 s at the end.
-
-    Raises:
-        VoiceError: The file cannot be read, or the clip is no use; the message says why and what
-            to do.
-    """
+    """Return the clip in a file, see :func:`decode_reference_clip`."""
     return decode_reference_clip(read_clip_file(path), sample_rate_hz)
 
 
@@ -93,20 +86,20 @@ def read_clip_file(path: Path) -> bytes:
     """Return the bytes of a clip's file.
 
     Raises:
-        VoiceError: It cannot be read, is no ordinary file, is empty or much too large.
+        VoiceError: It cannot be read, is not an ordinary file, is empty or much too large.
     """
     try:
         # Asked first, because opening a pipe would wait for ever.
-        size_bytes = path.stat().st_size if path.is_file() else None
-        content = b"" if size_bytes is None or size_bytes > _MAX_FILE_BYTES else path.read_bytes()
+        num_bytes = path.stat().st_size if path.is_file() else None
+        content = b"" if num_bytes is None or num_bytes > _MAX_FILE_BYTES else path.read_bytes()
     except OSError as error:
         reason = error.strerror or error
         raise VoiceError(f"The clip {path.name} cannot be read: {reason}.") from error
-    if size_bytes is None:
-        raise VoiceError(f"The clip {path.name} is not there, or is no ordinary file.")
-    if size_bytes > _MAX_FILE_BYTES:
+    if num_bytes is None:
+        raise VoiceError(f"The clip {path.name} is not there, or is not an ordinary file.")
+    if num_bytes > _MAX_FILE_BYTES:
         raise VoiceError(
-            f"The clip {path.name} has {size_bytes / 2**20:.0f} MB, more than any clip of "
+            f"The clip {path.name} has {num_bytes / 10**6:.0f} MB, more than any clip of "
             f"{MAX_CLIP_S:g} s needs; cut it."
         )
     if not content:
@@ -115,9 +108,14 @@ def read_clip_file(path: Path) -> bytes:
 
 
 def decode_reference_clip(content: bytes, sample_rate_hz: int) -> Float32Array:
-    """As :func:`load_reference_clip`, from the bytes of a file."""
+    """Return the clip in the bytes of a file as mono samples (S,) in [-1, 1].
+
+    Silence is cut to 0.2 s at the start and 0.5 s at the end.
+
+    Raises:
+        VoiceError: The clip cannot be used; the message says why and what to do.
+    """
     recorded, rate_hz = _decode(content)  # (S, channels)
-    _check_numbers(recorded)
     # Float files may go beyond full scale without being clipped.
     recorded /= max(1.0, float(np.abs(recorded).max()))
     mono: Float32Array = recorded.mean(axis=1, dtype=np.float32)
@@ -130,19 +128,17 @@ def decode_reference_clip(content: bytes, sample_rate_hz: int) -> Float32Array:
             "and 5 to 15 s of calm speech make the best voice."
         )
     start = max(0, start - round(_KEPT_LEAD_S * rate_hz))
-    end = min(len(mono), end + round(_KEPT_TAIL_S * rate_hz))
+    end = min(len(mono), end + round(CONTINUATION_SILENCE_S * rate_hz))
     samples = soxr.resample(mono[start:end], rate_hz, sample_rate_hz, quality="HQ")
     clipped: Float32Array = np.clip(samples, -1.0, 1.0).astype(np.float32, copy=False)
     return clipped
 
 
 def add_continuation_silence(samples: Float32Array, sample_rate_hz: int) -> Float32Array:
-    """Return samples (S,) of a clip with the end that an ICL prompt needs.
+    """Return samples (S,) of a clip that end in half a second of silence, after a fade of 10 ms.
 
-    Speech continues from the clip's last frame. A clip that was cut in the middle of a word makes
-    the model finish that word first, so its end is faded out over 10 ms and followed by silence,
-    until the clip ends in half a second of it. Only the codes need this; the x-vector is that of
-    the clip as it is.
+    Speech continues from the clip's last frame: a clip that was cut in the middle of a word would
+    make the model finish that word first. Only the codes need this, the x-vector does not.
     """
     _, end = _speech_bounds(samples, sample_rate_hz)
     num_missing = round(CONTINUATION_SILENCE_S * sample_rate_hz) - (len(samples) - end)
@@ -165,16 +161,12 @@ def speech_duration_s(samples: Float32Array, sample_rate_hz: int) -> float:
 
 
 def check_transcript(text: str, duration_s: float) -> None:
-    """Check that a transcript can be what a clip says.
+    """Check that a transcript can be what a clip with so many seconds of speech says.
 
     A transcript of a part only makes the model babble the rest before it speaks.
 
-    Args:
-        text: What the clip says, in any language and script.
-        duration_s: Length of the clip's speech without pauses.
-
     Raises:
-        VoiceError: The transcript is missing, much too short or much too long for the clip.
+        VoiceError: The transcript is empty, much too short or much too long for the clip.
     """
     expected_s = reading_time_s(text)
     if not expected_s:
@@ -214,49 +206,39 @@ def _character_s(character: str) -> float:
 
 
 def _decode(content: bytes) -> tuple[Float32Array, int]:
-    """Return samples (S, channels), one more than the limit at most, and their rate."""
+    """Return finite samples (S, channels), S > 0, and their rate."""
+    problem, samples = "", np.zeros((0, 1), np.float32)
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
-            rate_hz, num_channels = int(file.samplerate), int(file.channels)
-            max_samples = int(MAX_CLIP_S * rate_hz)
-            problem = _size_problem(rate_hz, num_channels, min(len(file), max_samples))
-            samples = None if problem else file.read(max_samples + 1, "float32", always_2d=True)
+            rate_hz, max_samples = int(file.samplerate), int(MAX_CLIP_S * file.samplerate)
+            if not _MIN_RATE_HZ <= rate_hz <= _MAX_RATE_HZ:
+                problem = f"a sample rate of {rate_hz} Hz"
+            elif file.channels * min(len(file), max_samples) > _MAX_VALUES:
+                problem = f"{file.channels} channels, which is too much to read"
+            else:
+                samples = file.read(max_samples + 1, "float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError, ValueError) as error:
+        reason = (getattr(error, "error_string", None) or str(error)).strip().rstrip(".")
         raise VoiceError(
-            f"The clip is no recording that can be read ({_reason(error)}). Save it as wav, flac, "
-            "ogg or mp3, for example with: ffmpeg -i CLIP -ac 1 -ar 24000 ref.wav"
+            f"The clip is not a recording that can be read ({reason or type(error).__name__}). "
+            "Save it as wav, flac, ogg or mp3, for example with: ffmpeg -i CLIP -ac 1 -ar 24000 "
+            "ref.wav"
         ) from error
-    if samples is None:
+    if problem:
         raise VoiceError(f"The clip has {problem}; save it again with one channel and 24000 Hz.")
     if not len(samples):
-        raise VoiceError("The clip holds no samples at all; record it again.")
+        raise VoiceError("The clip holds no samples; record it again.")
     if len(samples) > max_samples:
         raise VoiceError(
             f"The clip is longer than {MAX_CLIP_S:g} s; cut it, 5 to 15 s of calm speech make the "
             "best voice."
         )
-    return samples, rate_hz
-
-
-def _size_problem(rate_hz: int, num_channels: int, num_samples: int) -> str | None:
-    if not _MIN_RATE_HZ <= rate_hz <= _MAX_RATE_HZ:
-        return f"a sample rate of {rate_hz} Hz, at which nobody records speech"
-    if num_channels * num_samples > _MAX_VALUES:
-        return f"{num_channels} channels, which is too much to read"
-    return None
-
-
-def _reason(error: Exception) -> str:
-    text = getattr(error, "error_string", None) or str(error)
-    return text.strip().rstrip(".") or type(error).__name__
-
-
-def _check_numbers(recorded: Float32Array) -> None:
-    if not np.isfinite(recorded).all():
+    if not np.isfinite(samples).all():
         raise VoiceError(
-            "The clip holds samples that are no numbers (NaN or infinite); "
-            "whatever saved it failed. Save it again as 16-bit wav."
+            "The clip holds samples that are not numbers (NaN or infinite): the program that saved "
+            "it failed. Save it again as 16-bit wav."
         )
+    return samples, rate_hz
 
 
 def _check_loudness(mono: Float32Array, recorded: Float32Array, rate_hz: int) -> None:
@@ -291,9 +273,8 @@ def _check_clipping(mono: Float32Array) -> None:
 
 
 def _loudest_dbfs(samples: Float32Array, rate_hz: int) -> float:
-    """Level of the loudest 20 ms, a constant offset not counted."""
-    level = float(_frame_levels(samples, rate_hz).max())
-    return 20 * float(np.log10(max(level, 1e-10)))
+    """Level of the loudest 20 ms."""
+    return 20 * float(np.log10(max(_frame_levels(samples, rate_hz).max(), 1e-10)))
 
 
 def _frame_levels(samples: Float32Array, rate_hz: int) -> Float32Array:
@@ -331,20 +312,12 @@ class EncodedClip:
     def check(self, facts: ModelFacts) -> None:
         """Raise a VoiceError if a model cannot speak from these arrays."""
         x_vector, codes = self.x_vector, self.codes
-        good = (
-            x_vector.dtype == np.float32
-            and x_vector.shape == (facts.hidden_size,)
-            and bool(np.isfinite(x_vector).all())
-        )
-        if good and codes is not None:
-            good = (
-                codes.dtype == np.int64
-                and codes.ndim == 2
-                and len(codes) > 0
-                and codes.shape[1] == facts.num_code_groups
-                and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
-            )
-        if not good:
+        good = x_vector.dtype == np.float32 and x_vector.shape == (facts.hidden_size,)
+        if codes is not None:
+            good = good and codes.dtype == np.int64 and codes.ndim == 2 and len(codes) > 0
+            good = good and codes.shape[1] == facts.num_code_groups
+            good = good and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
+        if not good or not np.isfinite(x_vector).all():
             raise VoiceError(
                 "The model's encoders made no usable numbers of the clip; try another clip, or "
                 "build the bundle again."
