@@ -1,5 +1,6 @@
 """Which voice a request means, among presets of several models and the user's own voices."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,10 +49,8 @@ def find(
     bundles: tuple[Any, ...] = (PRESETS,),
     data_dir: Path = Path("nothing"),
 ) -> CatalogVoice:
-    library = VoiceLibrary([data_dir])
-    catalog = Catalog(bundles, library, {})
-    voices = catalog.combine(library.scan())
-    return catalog.select(voices, SpeechRequest(name, language), None)
+    catalog = Catalog(bundles, VoiceLibrary([data_dir]), {})
+    return asyncio.run(catalog.find(SpeechRequest(name, language), None))
 
 
 class TestNames:

@@ -21,7 +21,6 @@ from wyoming_qwen3tts.voices.editing import (
     DESIGN_TEXTS,
     DESIGNS_NAME,
     DesignBrief,
-    NewVoice,
     VoiceDesigner,
     add_voice,
     candidate_path,
@@ -124,14 +123,8 @@ def _add(args: argparse.Namespace, library: VoiceLibrary, root: Path) -> int:
     if args.text_file is not None:
         transcript = read_text(args.text_file)
     _check_free(args.name, library)
-    voice = NewVoice(
-        name=args.name,
-        language=_language(args.language),
-        audio=args.audio,
-        transcript=transcript,
-        description=args.description,
-    )
-    directory = add_voice(root, voice)
+    language = _language(args.language)
+    directory = add_voice(root, args.name, language, args.audio, transcript, args.description)
     print(f"Added the voice {args.name} in {directory}")
     if transcript is None:
         print("Only the timbre is cloned; with --text the copy is closer.")

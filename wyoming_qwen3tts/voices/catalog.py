@@ -124,12 +124,7 @@ class Catalog:
         Raises:
             RequestError: There is no such voice; the message lists those there are.
         """
-        return self.select(await self.voices(), request, default)
-
-    def select(
-        self, voices: Sequence[CatalogVoice], request: SpeechRequest, default: str | None
-    ) -> CatalogVoice:
-        """As :meth:`find`, among voices of :meth:`combine`."""
+        voices = await self.voices()
         if not voices:
             raise RequestError(
                 "There are no voices; install a model, or add a voice to the library of a Base "

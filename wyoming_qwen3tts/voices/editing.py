@@ -70,47 +70,49 @@ DESIGN_TEXTS: Final = {
 """What candidates say, by language: ten seconds with a statement and a question."""
 
 
-@dataclass(frozen=True)
-class NewVoice:
-    """A voice to add to the library."""
-
-    name: str
-    language: str
-    """Plain two-letter code."""
-    audio: Path
-    transcript: str | None = None
-    """What the clip says; None clones the timbre alone."""
-    description: str | None = None
-
-
-def add_voice(root: Path, voice: NewVoice) -> Path:
+def add_voice(
+    root: Path,
+    name: str,
+    language: str,
+    audio: Path,
+    transcript: str | None = None,
+    description: str | None = None,
+) -> Path:
     """Check a clip, write it as a voice folder of the library ``root``, and return the folder.
+
+    Args:
+        root: The library; it is made if it is missing.
+        name: Name of the voice.
+        language: Plain two-letter code.
+        audio: The clip.
+        transcript: What the clip says; None clones the timbre alone.
+        description: Text in lists of voices.
 
     Raises:
         VoiceError: The name is taken, the name, clip or transcript cannot be used, or the folder
             cannot be written.
     """
-    check_voice_name(voice.name)
-    if language_code(voice.language) != voice.language:
-        raise VoiceError(f"{voice.language!r} is not a language code; use one such as en or de.")
-    content = read_clip_file(voice.audio)
+    check_voice_name(name)
+    if language_code(language) != language:
+        raise VoiceError(f"{language!r} is not a language code; use one such as en or de.")
+    content = read_clip_file(audio)
     samples = decode_reference_clip(content, CHECK_RATE_HZ)
-    if voice.transcript is not None:
-        check_transcript(voice.transcript, speech_duration_s(samples, CHECK_RATE_HZ))
-    target = root / voice.language / voice.name
+    if transcript is not None:
+        check_transcript(transcript, speech_duration_s(samples, CHECK_RATE_HZ))
+    target = root / language / name
     if target.exists():
         raise VoiceError(f"{target} is there already; remove it first, or choose another name.")
     with _new_folder(target) as folder:
-        clip_name = f"ref{voice.audio.suffix.lower()}"
+        clip_name = f"ref{audio.suffix.lower()}"
         if clip_name in CLIP_NAMES:
             (folder / clip_name).write_bytes(content)
         else:
             write_clip(folder / CLIP_NAMES[0], samples, CHECK_RATE_HZ)
-        if voice.transcript is not None:
-            text = " ".join(voice.transcript.split())
+        if transcript is not None:
+            text = " ".join(transcript.split())
             (folder / TRANSCRIPT_NAME).write_text(f"{text}\n", encoding="utf-8")
-        if voice.description:
-            settings = yaml.safe_dump({"description": voice.description}, allow_unicode=True)
+        if description:
+            settings = yaml.safe_dump({"description": description}, allow_unicode=True)
             (folder / SETTINGS_NAME).write_text(settings, encoding="utf-8")
     return target
 
@@ -227,18 +229,15 @@ def _make_candidate(
 ) -> Candidate:
     """Speak a brief into a wav file and judge it as a clip to clone."""
     samples, has_ended = designer.speak(brief, seed)
-    rate_hz = designer.sample_rate_hz
+    rate_hz, problem = designer.sample_rate_hz, None
     write_clip(path, samples, rate_hz)
-    problem = None if has_ended else "It did not come to an end."
     try:
         speech_s = speech_duration_s(load_reference_clip(path, rate_hz), rate_hz)
+        check_transcript(brief.text, speech_s)
     except VoiceError as error:
-        problem = problem or str(error)
-    else:
-        try:
-            check_transcript(brief.text, speech_s)
-        except VoiceError:
-            problem = problem or f"Its {speech_s:.1f} s of speech do not fit the text."
+        problem = str(error)
+    if not has_ended:
+        problem = "It did not come to an end."
     return Candidate(seed, len(samples) / rate_hz, problem)
 
 
@@ -261,14 +260,8 @@ def keep_candidate(root: Path, name: str, number: int) -> Path:
     candidate = candidates[number - 1]
     if candidate.problem is not None:
         raise VoiceError(f"Candidate {number} of {name} is unusable: {candidate.problem}")
-    voice = NewVoice(
-        name=name,
-        language=brief.language,
-        audio=candidate_path(folder, number),
-        transcript=brief.text,
-        description=brief.description,
-    )
-    directory = add_voice(root, voice)
+    clip = candidate_path(folder, number)
+    directory = add_voice(root, name, brief.language, clip, brief.text, brief.description)
     remove_directory(folder)
     return directory
 
