@@ -126,20 +126,24 @@ class TestDisk:
         monkeypatch.setattr(library_module, "_SCAN_PATIENCE_S", 0.2)
         assert len(await library.voices()) == 3
         is_back = threading.Event()
-        scan = library.scan
+        walk = library_module._walk
 
-        def hanging() -> Any:
+        def hanging(*arguments: Any) -> Any:
             assert is_back.wait(10)
-            return scan()
+            return walk(*arguments)
 
-        monkeypatch.setattr(library, "scan", hanging)
+        monkeypatch.setattr(library_module, "_walk", hanging)
         write_voice(tmp_path, "en/denis", ref_wav=clip_bytes(), ref_txt=TRANSCRIPT)
         num_threads = threading.active_count()
         started_s = time.monotonic()
         for _ in range(10):
             assert len(await library.voices()) == 3
-        assert time.monotonic() - started_s < 1.5
         assert threading.active_count() <= num_threads + 1
+        # Nor does preparing a voice wait for the scan.
+        model = encoding_model(CountingEncoders())
+        preparing = library.prepare((await library.voices())[0], model)
+        assert await asyncio.wait_for(asyncio.wrap_future(preparing), 5)
+        assert time.monotonic() - started_s < 1.5
         assert caplog.text.count("do not answer") == 1
         is_back.set()
         for _ in range(100):
@@ -159,7 +163,7 @@ class TestDisk:
             is_back.wait(10)
             return ()
 
-        monkeypatch.setattr(library_module, "_SCAN_PATIENCE_S", 0.01)
+        monkeypatch.setattr(library_module, "_FIRST_SCAN_PATIENCE_S", 0.01)
         monkeypatch.setattr(library, "scan", hanging)
         assert await library.voices() == ()
         assert threads[0].daemon

@@ -20,7 +20,7 @@ from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.files import atomic_file
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.tts import TTS
-from wyoming_qwen3tts.voices.editing import NewVoice, add_voice
+from wyoming_qwen3tts.voices.editing import add_voice
 from wyoming_qwen3tts.voices.library import LIBRARY_NAME
 
 _DEFAULT_OUTPUT = "speech.wav"
@@ -123,8 +123,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
 def _with_reference(config: Config, folder: Path, args: argparse.Namespace) -> Config:
     """Return a config with the reference clip as a voice of a temporary library."""
     language = language_code(args.language) or "en"
-    voice = NewVoice(_REFERENCE_NAME, language, args.reference, args.reference_text, None)
-    add_voice(folder / LIBRARY_NAME, voice)
+    library = folder / LIBRARY_NAME
+    add_voice(library, _REFERENCE_NAME, language, args.reference, args.reference_text)
     data_dirs = (*map(str, config.data_paths), str(folder))
     return replace(config, data_dirs=data_dirs, voice=_REFERENCE_NAME)
 

@@ -31,6 +31,7 @@ from wyoming_qwen3tts.voices.clips import (
     read_clip_file,
     speech_duration_s,
 )
+from wyoming_qwen3tts.voices.library import LIBRARY_NAME
 from wyoming_qwen3tts.voices.voice_folder import (
     CHECK_RATE_HZ,
     CLIP_NAMES,
@@ -124,6 +125,8 @@ def remove_voice(voice: LibraryVoice) -> None:
         VoiceError: It cannot be removed.
     """
     path = voice.directory
+    if path.is_dir() and path.parent.parent.name != LIBRARY_NAME:
+        raise VoiceError(f"{path} is not the folder of one voice; remove it by hand.")
     try:
         if path.is_symlink() or path.is_file():
             path.unlink()

@@ -45,6 +45,8 @@ _CLIP_SUFFIXES = frozenset(Path(name).suffix for name in CLIP_NAMES)
 _MAX_PREPARED = 64
 _MAX_SCAN_AGE_S = 2.0
 _SCAN_PATIENCE_S = 3.0
+# The first scan reads every clip, and there are no earlier voices to answer with.
+_FIRST_SCAN_PATIENCE_S = 10.0
 
 Result = TypeVar("Result")
 
@@ -55,7 +57,9 @@ class VoiceLibrary:
     def __init__(self, data_dirs: Sequence[Path]) -> None:
         """Look into ``voices/`` of each data directory; the first voice of a name is taken."""
         self._roots = [data_dir / LIBRARY_NAME for data_dir in data_dirs]
-        self._lock = threading.Lock()
+        # Held for as long as a disk takes, so never by the event loop.
+        self._scanning = threading.Lock()
+        self._preparing = threading.Lock()
         self._known: dict[Path, LibraryVoice] = {}
         self._reported: dict[Path, str | None] = {}
         self._voices: tuple[LibraryVoice, ...] = ()
@@ -69,11 +73,11 @@ class VoiceLibrary:
 
         A voice is read again only when its files have changed. Problems are logged once.
         """
-        with self._lock:
+        with self._scanning:
             self._known = {
-                path: self._read(path, root) if is_voice else _misplaced(path, root)
+                path: self._read(path, root) if problem is None else _skipped(path, problem)
                 for root in self._roots
-                for path, is_voice in _walk(root)
+                for path, problem in _walk(root)
             }
             voices = list(_with_unique_names(self._known.values()))
             for voice in voices:
@@ -97,7 +101,8 @@ class VoiceLibrary:
         ):
             self._scan, self._scan_started_s = _in_daemon_thread(self.scan), now_s
         if not self._scan.done():
-            timeout_s = max(0.0, self._scan_started_s + _SCAN_PATIENCE_S - now_s)
+            patience_s = _SCAN_PATIENCE_S if self._known else _FIRST_SCAN_PATIENCE_S
+            timeout_s = max(0.0, self._scan_started_s + patience_s - now_s)
             await asyncio.wait([asyncio.wrap_future(self._scan)], timeout=timeout_s)
             if timeout_s and not self._scan.done():
                 _LOGGER.warning("Voice folders do not answer; using the voices of the last scan")
@@ -149,7 +154,7 @@ class VoiceLibrary:
             ready.set_result(DesignedVoice(voice.text) if is_designed else preset)
             return ready
         key = _PreparedKey(voice.directory, voice.files, model.name, model.encoder_id)
-        with self._lock:
+        with self._preparing:
             future = self._prepared.get(key)
             if future is None or (future.done() and future.exception() is not None):
                 future = _in_daemon_thread(partial(self._clone, voice, voice.clip, model))
@@ -212,18 +217,6 @@ def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def _visible(directory: Path) -> list[Path]:
-    """Return the entries of a folder, sorted, without hidden ones."""
-    try:
-        return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        path = escape_control_chars(str(directory))
-        _LOGGER.warning("Skipping voice folder %s: %s", path, error.strerror)
-        return []
-
-
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
@@ -231,26 +224,37 @@ def _is_folder(path: Path) -> bool:
         return True
 
 
-def _walk(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield what is in a library: (voice folder, True) and (voice file elsewhere, False)."""
-    for entry in _visible(root):
-        for path in _visible(entry) if _is_folder(entry) else [entry]:
-            if path != entry and _is_folder(path):
-                yield path, True
-            elif path.suffix.lower() in _CLIP_SUFFIXES or path.name.lower() == DESCRIPTION_NAME:
-                yield path, False
+def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, str | None]]:
+    """Yield the voice folders, two levels below a library, and (path, problem) of other finds."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        yield folder, f"The folder cannot be read: {error.strerror or error}."
+        return
+    for path in paths:
+        if _is_folder(path):
+            yield from [(path, None)] if depth else _walk(path, 1)
+        elif path.suffix.lower() in _CLIP_SUFFIXES or path.name.lower() == DESCRIPTION_NAME:
+            name = escape_control_chars(path.name)
+            place = f"{LIBRARY_NAME}/LANGUAGE/NAME/{CLIP_NAMES[0]}"
+            yield (
+                path,
+                f"{name} is not in the folder of a voice; move it to {place}, or use: voice add "
+                "NAME --audio FILE",
+            )
 
 
-def _misplaced(path: Path, root: Path) -> LibraryVoice:
-    """Return what a clip or description outside of a voice folder would be."""
-    is_named = path.name.lower() not in {*CLIP_NAMES, DESCRIPTION_NAME}
+def _skipped(path: Path, problem: str) -> LibraryVoice:
+    """Return what is listed for a file or folder that is not a voice folder."""
+    is_fixed_name = path.name.lower() in {*CLIP_NAMES, DESCRIPTION_NAME}
     return LibraryVoice(
-        name=escape_control_chars(path.stem if is_named else path.parent.name),
+        name=escape_control_chars(path.parent.name if is_fixed_name else path.stem),
         language=language_code(path.parent.name) or "?",
         kind=VoiceKind.X_VECTOR,
         directory=path,
-        problem=f"{escape_control_chars(path.name)} is not in the folder of a voice; move it to "
-        f"{root / 'LANGUAGE' / 'NAME' / CLIP_NAMES[0]}, or use: voice add NAME --audio FILE",
+        problem=problem,
     )
 
 
