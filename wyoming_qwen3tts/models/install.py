@@ -128,6 +128,8 @@ def install(job: InstallJob, report: Report) -> None:
 
 def remove_stale_checkpoints(data_dir: Path) -> None:
     """Remove the checkpoints of bundles whose installer was killed before it could do so."""
+    if not (data_dir / WORK_NAME).is_dir():
+        return
     with suppress(Timeout, OSError), data_lock(data_dir, timeout_s=0):
         for path in (data_dir / WORK_NAME).glob("*.json"):
             progress = read_progress(path)

@@ -124,6 +124,10 @@ class ModelInstaller:
                 bundle = model
             if bundle is not None:
                 self.bundles.append(bundle)
+        self._data_dirs = {
+            model.data_dir if isinstance(model, BuildRequest) else model.directory.parents[1]
+            for model in models
+        }
         self._wait_s = wait_s
         self._local_files_only = local_files_only
         self._keep_checkpoint = keep_checkpoint
@@ -178,8 +182,8 @@ class ModelInstaller:
         return bool(waited)
 
     async def _run(self) -> None:
-        for data_dir in {job.request.data_dir for job in self._jobs}:
-            await asyncio.to_thread(_clean_up, data_dir)
+        if not self._keep_checkpoint:
+            await asyncio.to_thread(_clean_up, self._data_dirs)
         async with asyncio.TaskGroup() as tasks:
             for job in self._jobs:
                 tasks.create_task(self._run_job(job))
@@ -221,7 +225,10 @@ class ModelInstaller:
         ]
         keep: Keep = "all" if self._keep_checkpoint else "codec" if others else "nothing"
         install_job = InstallJob(job.request, local_files_only=self._local_files_only, keep=keep)
-        return await run_install(install_job, report)
+        try:
+            return await run_install(install_job, report)
+        except OSError as error:  # the child cannot be started now
+            return replace(job.progress, state="failed", message=f"{error}.", retry_s=0.0)
 
     def _put(self, job: _Job, bundle: InstalledBundle) -> None:
         """Put a bundle into the list, in the place of the expected one."""
@@ -235,9 +242,10 @@ class ModelInstaller:
         self._installed.put_nowait(bundle)
 
 
-def _clean_up(data_dir: Path) -> None:
+def _clean_up(data_dirs: set[Path]) -> None:
     try:
-        remove_stale_checkpoints(data_dir)
+        for data_dir in data_dirs:
+            remove_stale_checkpoints(data_dir)
     except Exception:  # files of unknown origin must not stop the installer
         _LOGGER.exception("Removing old checkpoints failed")
 
