@@ -147,14 +147,16 @@ def test_damaged_local_checkpoint_is_an_error_in_the_builders_words(workshop, tm
 @pytest.fixture
 def ready_made(hub, tiny_catalogue, served_checkpoint, tmp_path):
     """Return the folder that the hub serves as a repository of onnx-community bundles."""
-    published = registry.find_model(CUSTOM_VOICE).published
+    model = registry.find_model(CUSTOM_VOICE)
     write_small_published_bundle(served_checkpoint, tmp_path / "published" / "cpu_int4")
-    hub.add_directory(published.repo, tmp_path / "published", commit=published.revision)
+    hub.add_directory(
+        model.ready_made_repo, tmp_path / "published", commit=model.ready_made_revision
+    )
     return tmp_path / "published"
 
 
 def test_ready_made_bundle_by_name_and_variant(workshop, hub, ready_made):
-    repo = registry.find_model(CUSTOM_VOICE).published.repo
+    repo = registry.find_model(CUSTOM_VOICE).ready_made_repo
     bundle = workshop.install(f"{repo}/cpu_int4")
     assert bundle.is_published
     assert bundle.directory.parent.name == "onnx-community--qwen3-tts-12hz-0.6b-customvoice"
@@ -175,9 +177,9 @@ def test_file_names_of_a_hostile_manifest_stay_in_the_store(workshop, hub, ready
     name = next(iter(manifest["sub_models"]))
     manifest["sub_models"][name]["filename"] = "../../../../../../escape.onnx"
     path.write_text(json.dumps(manifest))
-    published = registry.find_model(CUSTOM_VOICE).published
-    hub.add_directory(published.repo, ready_made, commit=published.revision)
-    final = workshop.attempt(f"{published.repo}/cpu_int4")
+    model = registry.find_model(CUSTOM_VOICE)
+    hub.add_directory(model.ready_made_repo, ready_made, commit=model.ready_made_revision)
+    final = workshop.attempt(f"{model.ready_made_repo}/cpu_int4")
     assert final.state == "failed"
     assert "is not allowed" in final.message
     assert not list(tmp_path.rglob("escape*"))
@@ -187,7 +189,7 @@ def test_a_killed_replacement_of_a_ready_made_bundle_loses_nothing(
     workshop, ready_made, monkeypatch
 ):
     """B34: the old bundle was removed before the new one had its place."""
-    repo = registry.find_model(CUSTOM_VOICE).published.repo
+    repo = registry.find_model(CUSTOM_VOICE).ready_made_repo
     bundle = workshop.install(repo)
     (bundle.directory / "merges.txt").unlink()
     rename = Path.rename

@@ -111,7 +111,7 @@ class BuildRequest:
         model = None if self.repo is None else find(self.repo)
         if model is None:
             return None
-        pinned = model.published.revision if self.is_ready_made else model.revision
+        pinned = model.ready_made_revision if self.is_ready_made else model.revision
         return model if self.revision == pinned else None
 
     @property
@@ -388,8 +388,8 @@ def _parse(reference: str, data_dir: Path, precision: str) -> BuildRequest:
     name = repo.lower().replace("/", "--")
     is_ready_made = repo.lower().startswith(_READY_MADE_OWNER)
     published = find_ready_made(repo)
-    if published is not None and revision in ("", published.published.revision):
-        repo, revision = published.published.repo, published.published.revision
+    if published is not None and revision in ("", published.ready_made_revision):
+        repo, revision = published.ready_made_repo, published.ready_made_revision
     elif revision not in ("", _MAIN):
         name = f"{name}-{_revision_slug(revision)}"
     return BuildRequest(

@@ -47,14 +47,6 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True)
-class ReadyMade:
-    """Where ready-made ONNX bundles of a model are."""
-
-    repo: str
-    revision: str
-
-
-@dataclass(frozen=True)
 class Measured:
     """Measured needs of a bundle, in bytes."""
 
@@ -85,7 +77,9 @@ class PublishedModel:
     licence: str
     files: tuple[CheckpointFile, ...]
     """All that a build reads, the largest last."""
-    published: ReadyMade
+    ready_made_repo: str
+    """Where ready-made ONNX bundles of it are."""
+    ready_made_revision: str
     measured: Mapping[str, Measured] = field(default_factory=dict)
     """``cpu_int8`` -> what was measured of that bundle."""
 
@@ -123,7 +117,7 @@ def find_ready_made(repo: str) -> PublishedModel | None:
     """Return the model whose ready-made ONNX bundles are in a repository."""
     wanted = repo.lower()
     models = published_models()
-    return next((model for model in models if model.published.repo.lower() == wanted), None)
+    return next((model for model in models if model.ready_made_repo.lower() == wanted), None)
 
 
 def suggest_models(name: str) -> str:
@@ -183,14 +177,16 @@ def _read() -> Mapping[str, Any]:
 
 
 def _model(entry: Mapping[str, Any], shared: list[CheckpointFile]) -> PublishedModel:
-    own = [CheckpointFile(**file) for file in entry["files"]]
-    measured = {name: Measured(**values) for name, values in entry.get("measured", {}).items()}
-    changes = {
-        "aliases": tuple(entry["aliases"]),
-        "features": tuple(entry["features"]),
+    values = dict(entry)
+    files = [*(CheckpointFile(**file) for file in values.pop("files")), *shared]
+    published, measured = values.pop("published"), values.pop("measured", {})
+    return PublishedModel(
         # Small files first: they show errors before gigabytes are downloaded.
-        "files": tuple(sorted([*own, *shared], key=lambda file: file.bytes)),
-        "published": ReadyMade(**entry["published"]),
-        "measured": measured,
-    }
-    return PublishedModel(**{**entry, **changes})
+        files=tuple(sorted(files, key=lambda file: file.bytes)),
+        aliases=tuple(values.pop("aliases")),
+        features=tuple(values.pop("features")),
+        ready_made_repo=published["repo"],
+        ready_made_revision=published["revision"],
+        measured={name: Measured(**figures) for name, figures in measured.items()},
+        **values,
+    )
