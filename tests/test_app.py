@@ -17,7 +17,7 @@ from wyoming.event import Event, read_event, write_event
 from tests.protocol.client import WireClient, eventually, types
 from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts import __version__, app
-from wyoming_qwen3tts.app import Server
+from wyoming_qwen3tts.app import run_server
 from wyoming_qwen3tts.cli import main
 from wyoming_qwen3tts.commands import health
 from wyoming_qwen3tts.commands.health import ask_server
@@ -69,7 +69,7 @@ class Harness:
     async def running(self, *, loads: bool = True):
         if loads:
             self.may_load.set()
-        task = asyncio.create_task(Server(self.config, self.create_source).run())
+        task = asyncio.create_task(run_server(self.config, self.create_source, Metrics()))
         try:
             yield task
         finally:
@@ -110,33 +110,6 @@ async def test_client_that_comes_while_models_load_waits(harness):
         harness.may_load.set()
         await client.expect("info")
         assert types(await client.read_until("audio-stop")) == PLAIN
-
-
-async def test_what_waits_for_the_end_has_ended_before_connections_are_closed(harness, monkeypatch):
-    order = []
-
-    async def wait_slowly(_listener):
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.02)
-            order.append("waited")
-
-    stop = app.Listener.stop
-
-    async def note_stop(listener, timeout_s):
-        order.append("stop")
-        await stop(listener, timeout_s)
-
-    monkeypatch.setattr(app.Listener, "wait_for_input_end", wait_slowly)
-    monkeypatch.setattr(app.Listener, "stop", note_stop)
-    async with harness.running() as task:
-        async with await harness.connect() as client:
-            await client.send("describe")
-            await client.expect("info")
-        os.kill(os.getpid(), signal.SIGTERM)
-        await ended(task)
-    assert order[:2] == ["waited", "stop"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -218,7 +191,7 @@ async def test_announced_when_ready_and_withdrawn_first(monkeypatch):
 
     @asynccontextmanager
     async def advertised(name, address, port):
-        steps.append(("advertised", name, address.host, port, harness.may_load.is_set()))
+        steps.append(("advertised", name, address.hostname, port, harness.may_load.is_set()))
         yield
         steps.append(("withdrawn", harness.is_closed))
 

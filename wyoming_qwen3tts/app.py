@@ -11,6 +11,7 @@ from contextlib import (
     AsyncExitStack,
     aclosing,
     asynccontextmanager,
+    nullcontext,
     suppress,
 )
 from functools import partial
@@ -24,6 +25,7 @@ from wyoming_qwen3tts.monitoring.health import HealthMonitor
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.monitoring.zeroconf import advertised
 from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest, VoiceInfo
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener, parse_networks, parse_uri
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,121 +41,20 @@ class DeferredBackend:
     """Stands in for a backend that is still loading: requests wait for it."""
 
     def __init__(self) -> None:
-        self._backend: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
-
-    def set(self, backend: SpeechBackend) -> None:
-        """Let waiting requests go on with the real backend."""
-        self._backend.set_result(backend)
+        self.loaded: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices of the real backend."""
-        return await (await asyncio.shield(self._backend)).voices()
+        return await (await asyncio.shield(self.loaded)).voices()
 
     async def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak with the real backend."""
-        backend = await asyncio.shield(self._backend)
+        backend = await asyncio.shield(self.loaded)
         async with aclosing(backend.stream(request, text)) as chunks:
             async for chunk in chunks:
                 yield chunk
-
-
-class Server:
-    """Serves from the first signal handler to the last connection."""
-
-    def __init__(
-        self,
-        config: Config,
-        create_backend: BackendFactory,
-        metrics: Metrics | None = None,
-        on_stop: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Prepare to serve; ``on_stop`` is called at the first signal."""
-        self._config = config
-        self._create_backend = create_backend
-        self._metrics = metrics or Metrics()
-        self._on_stop = on_stop
-        self._stop = asyncio.Event()
-        self._is_ready = False
-
-    async def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or the end of input on stdio://.
-
-        Raises:
-            ConfigError: A setting cannot be used, such as an address that is taken.
-            BundleError: A model cannot be used.
-        """
-        loop = asyncio.get_running_loop()
-        main = asyncio.current_task()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number, main)
-        try:
-            await self._serve()
-        except asyncio.CancelledError:
-            if not self._stop.is_set():
-                raise
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-        _LOGGER.info("Stopped")
-
-    async def _serve(self) -> None:
-        config = self._config
-        backend = DeferredBackend()
-        networks = parse_networks(config.allowed_networks)
-        monitor = HealthMonitor(lambda: listener.status)
-        self._metrics.watch(monitor)
-        listener = Listener(
-            config.uri,
-            backend,
-            max_connections=config.max_connections,
-            max_text_chars=config.max_text_chars,
-            supports_streaming=config.streaming,
-            networks=networks,
-            on_error=self._metrics.count_error,
-            health=monitor.report,
-        )
-        async with AsyncExitStack() as stack:
-            # The ports come first: a client that asks while models load waits instead of failing.
-            await stack.enter_async_context(listener)
-            if config.http is not None:
-                # Imported late: aiohttp takes memory and time to load.
-                from wyoming_qwen3tts.monitoring.http import serve_pages
-
-                pages = serve_pages(config.http, self._metrics, monitor, networks)
-                await stack.enter_async_context(pages)
-            loaded = await stack.enter_async_context(self._create_backend(config))
-            backend.set(loaded)
-            monitor.set_ready(loaded)
-            async with AsyncExitStack() as discovery:
-                if config.zeroconf is not None:
-                    await discovery.enter_async_context(
-                        advertised(config.zeroconf, parse_uri(config.uri), listener.port)
-                    )
-                self._is_ready = True
-                _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
-                await self._wait_for_end(listener)
-            await listener.stop(config.shutdown_timeout * _CLIENT_SHARE)
-
-    async def _wait_for_end(self, listener: Listener) -> None:
-        ends = (self._stop.wait(), listener.wait_for_input_end())
-        waits = [asyncio.ensure_future(end) for end in ends]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-
-    def _on_signal(self, number: int, main: asyncio.Task[None] | None) -> None:
-        if self._stop.is_set():
-            _exit(128 + number)
-        _LOGGER.info("%s: stopping", signal.Signals(number).name)
-        self._stop.set()
-        self._on_stop()
-        if not self._is_ready and main is not None:
-            main.cancel()
 
 
 def serve(config: Config, create_backend: BackendFactory | None = None) -> None:
@@ -165,14 +66,86 @@ def serve(config: Config, create_backend: BackendFactory | None = None) -> None:
     """
     configure_malloc()
     metrics = Metrics()
-
-    async def run() -> None:
-        create = create_backend or partial(_create_engine, metrics=metrics)
-        on_stop = partial(_exit_after, config.shutdown_timeout)
-        await Server(config, create, metrics, on_stop).run()
-
+    create = create_backend or partial(_create_engine, metrics=metrics)
+    on_stop = partial(_exit_after, config.shutdown_timeout)
     with suppress(KeyboardInterrupt):
-        asyncio.run(run())
+        asyncio.run(run_server(config, create, metrics, on_stop))
+
+
+async def run_server(
+    config: Config,
+    create_backend: BackendFactory,
+    metrics: Metrics,
+    on_stop: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or the end of input on stdio://.
+
+    ``on_stop`` is called at the first signal; a second one ends the process.
+
+    Raises:
+        ConfigError: A setting cannot be used, such as an address that is taken.
+        BundleError: A model cannot be used.
+    """
+    loop, main, stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    ready = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            _exit(128 + number)
+        _LOGGER.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+        on_stop()
+        if not ready.is_set() and main is not None:
+            main.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        await _serve(config, create_backend, metrics, ready, stop)
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    _LOGGER.info("Stopped")
+
+
+async def _serve(
+    config: Config,
+    create_backend: BackendFactory,
+    metrics: Metrics,
+    ready: asyncio.Event,
+    stop: asyncio.Event,
+) -> None:
+    backend = DeferredBackend()
+    networks = parse_networks(config.allowed_networks)
+    monitor = HealthMonitor(lambda: listener.status)
+    metrics.watch(monitor)
+    options = ConnectionOptions(
+        backend, config.max_text_chars, config.streaming, metrics.count_error, monitor.report
+    )
+    listener = Listener(config.uri, options, config.max_connections, networks, stop.set)
+    async with AsyncExitStack() as stack:
+        # The ports come first: a client that asks while models load waits instead of failing.
+        await stack.enter_async_context(listener)
+        if config.http is not None:
+            # Imported late: aiohttp takes memory and time to load.
+            from wyoming_qwen3tts.monitoring.http import serve_pages
+
+            pages = serve_pages(config.http, metrics, monitor, networks)
+            await stack.enter_async_context(pages)
+        loaded = await stack.enter_async_context(create_backend(config))
+        backend.loaded.set_result(loaded)
+        monitor.set_ready(loaded)
+        discovery: AbstractAsyncContextManager[None] = nullcontext()
+        if config.zeroconf is not None:
+            discovery = advertised(config.zeroconf, parse_uri(config.uri), listener.port)
+        async with discovery:
+            ready.set()
+            _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
+            await stop.wait()
+        await listener.stop(config.shutdown_timeout * _CLIENT_SHARE)
 
 
 @asynccontextmanager
@@ -183,9 +156,7 @@ async def _create_engine(config: Config, metrics: Metrics) -> AsyncIterator[Spee
         yield engine
 
 
-def _load_engine(
-    config: Config,
-) -> Callable[[Config, Metrics], AbstractAsyncContextManager[SpeechBackend]]:
+def _load_engine(config: Config) -> Callable[..., AbstractAsyncContextManager[SpeechBackend]]:
     from wyoming_qwen3tts.engine.engine import open_engine
     from wyoming_qwen3tts.text.language import detect_language
 

@@ -10,6 +10,7 @@ from tests.support.hub_fixtures import OWN
 from wyoming_qwen3tts import cli
 from wyoming_qwen3tts.models import registry as model_catalogue
 from wyoming_qwen3tts.models.checkpoints import STORE_NAME, downloaded_checkpoints
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
 CUSTOM_VOICE = "qwen3-tts-0.6b-customvoice"
@@ -95,7 +96,7 @@ def test_status_is_the_same_and_changes_nothing(tmp_path, capsys):
 
 
 async def test_a_running_server_is_asked(tmp_path, capsys):
-    async with Listener("tcp://127.0.0.1:0", FakeSpeechSource()) as listener:
+    async with Listener("tcp://127.0.0.1:0", ConnectionOptions(FakeSpeechSource())) as listener:
         uri = f"tcp://127.0.0.1:{listener.port}"
         arguments = ["status", "--data-dir", str(tmp_path), "--uri", uri]
         assert await asyncio.to_thread(cli.main, arguments) == 0

@@ -16,6 +16,7 @@ from tests.support.hostile_inputs import FIXED
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.protocol import connection
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
 REACT_S = 5.0
@@ -69,7 +70,7 @@ async def test_each_hostile_input_comes_to_what_it_should(data_dir, caplog, monk
     config = Config(data_dirs=(str(data_dir),), threads=NUM_THREADS)
     async with (
         open_engine(config) as source,
-        Listener("tcp://127.0.0.1:0", source) as listener,
+        Listener("tcp://127.0.0.1:0", ConnectionOptions(source)) as listener,
     ):
         for kind, content in FIXED.items():
             more = PING if kind in PASSED_OVER else b""

@@ -28,6 +28,7 @@ def note(event, arguments):
 
 sys.addaudithook(note)
 
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.config import Config
@@ -40,7 +41,7 @@ async def main():
     data_dir, *models = sys.argv[1:]
     config = Config(models=tuple(models), data_dirs=(data_dir,), threads=1)
     async with open_engine(config) as source:
-        async with Listener("tcp://127.0.0.1:0", source):
+        async with Listener("tcp://127.0.0.1:0", ConnectionOptions(source)):
             await source.voices()
             async with aclosing(source.stream(SpeechRequest("ryan"), text())) as chunks:
                 num_samples = sum([len(chunk.samples) async for chunk in chunks])

@@ -5,6 +5,7 @@ import builtins
 import socket
 import uuid
 from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from zeroconf import ServiceStateChange
@@ -12,10 +13,9 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
 from tests.protocol.client import eventually
 from wyoming_qwen3tts.monitoring import zeroconf as discovery
-from wyoming_qwen3tts.protocol.server import Address
 
-LOOPBACK = Address("tcp", host="127.0.0.1", port=10_200)
-EVERY_HOST = Address("tcp", host="0.0.0.0", port=10_200)
+LOOPBACK = urlsplit("tcp://127.0.0.1:10200")
+EVERY_HOST = urlsplit("tcp://0.0.0.0:10200")
 SERVICE_TYPE = "_wyoming._tcp.local."
 
 
@@ -110,25 +110,25 @@ async def test_changed_address_is_advertised(announced, monkeypatch):
         await eventually(lambda: announced == ["192.168.1.99"])
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
 async def test_address_of_every_interface_is_never_announced(host, monkeypatch):
     class Probe(socket.socket):
         def connect(self, address):
             super().connect(("127.0.0.1", address[1]))
 
     monkeypatch.setattr(discovery.socket, "socket", Probe)
-    assert await discovery.find_host(Address("tcp", host=host)) == "127.0.0.1"
+    assert await discovery.find_host(urlsplit(f"tcp://{host}:1")) == "127.0.0.1"
 
 
 async def test_host_name_becomes_an_address():
-    assert await discovery.find_host(Address("tcp", host="localhost")) == "127.0.0.1"
-    assert await discovery.find_host(Address("tcp", host="127.0.0.1")) == "127.0.0.1"
+    assert await discovery.find_host(urlsplit("tcp://localhost:1")) == "127.0.0.1"
+    assert await discovery.find_host(urlsplit("tcp://127.0.0.1:1")) == "127.0.0.1"
     with pytest.raises(OSError):  # noqa: PT011 - the system's own words
-        await discovery.find_host(Address("tcp", host="::1"))
+        await discovery.find_host(urlsplit("tcp://[::1]:1"))
 
 
 async def test_socket_file_is_not_advertised(caplog):
-    async with discovery.advertised("x", Address("unix", path="/run/x"), 0):
+    async with discovery.advertised("x", urlsplit("unix:///run/x"), 0):
         await eventually(lambda: "only tcp:// addresses" in caplog.text)
 
 
@@ -145,6 +145,16 @@ async def test_missing_package_is_named(monkeypatch, caplog):
         await eventually(lambda: "wyoming-qwen3tts[zeroconf]" in caplog.text)
 
 
-def test_automatic_name_is_the_same_at_every_start():
-    assert discovery.instance_name() == discovery.instance_name()
-    assert discovery.instance_name().startswith("qwen3-tts-")
+async def test_automatic_name_is_that_of_the_machine(announced, monkeypatch):
+    names = []
+
+    @asynccontextmanager
+    async def announce(instance, _host, _port):
+        names.append(instance)
+        yield
+
+    monkeypatch.setattr(discovery, "_announced", announce)
+    for _ in range(2):
+        async with discovery.advertised("auto", LOOPBACK, 1):
+            await eventually(lambda: names != [])
+    assert set(names) == {f"qwen3-tts-{uuid.getnode():012x}"}

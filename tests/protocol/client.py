@@ -10,6 +10,7 @@ from typing import Any, Self
 from wyoming.event import Event, async_read_event, async_write_event
 
 from tests.support.fakes import FakeSpeechSource
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
 PATIENCE_S = 5.0
@@ -18,8 +19,11 @@ PATIENCE_S = 5.0
 @asynccontextmanager
 async def listening(source: FakeSpeechSource, **options: Any) -> AsyncIterator[Listener]:
     """Serve a source on a free loopback port."""
-    options = {"max_connections": 300, **options}
-    async with Listener("tcp://127.0.0.1:0", source, **options) as listener:
+    max_connections = options.pop("max_connections", 300)
+    connection_options = ConnectionOptions(source, **options)
+    async with Listener(
+        "tcp://127.0.0.1:0", connection_options, max_connections=max_connections
+    ) as listener:
         yield listener
 
 

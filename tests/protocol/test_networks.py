@@ -8,6 +8,7 @@ from tests.protocol.client import WireClient, eventually, types
 from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.errors import ConfigError
 from wyoming_qwen3tts.protocol import server as listener_module
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener, is_allowed, parse_networks
 
 LAN = ["192.168.1.0/24", "fd00::/8", " 10.1.2.3 "]
@@ -52,7 +53,7 @@ def test_what_is_no_network_is_an_error(text):
 async def test_client_of_another_network_is_rejected_with_one_line(caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(listener_module, "is_allowed", lambda _peer, _networks: False)
-    async with Listener("tcp://127.0.0.1:0", FakeSpeechSource()) as listener:
+    async with Listener("tcp://127.0.0.1:0", ConnectionOptions(FakeSpeechSource())) as listener:
         for _ in range(5):
             async with await WireClient.connect(listener) as client:
                 await client.send("describe")
@@ -70,22 +71,31 @@ async def test_client_of_another_network_is_rejected_with_one_line(caplog, monke
 
 async def test_many_rejected_addresses_are_not_logged_for_ever(caplog, monkeypatch):
     monkeypatch.setattr(listener_module, "_MAX_LOGGED_ADDRESSES", 2)
-    listener = Listener("tcp://127.0.0.1:0", FakeSpeechSource())
+    networks = parse_networks(LAN)
+    options = ConnectionOptions(FakeSpeechSource())
+    listener = Listener("tcp://127.0.0.1:0", options, networks=networks)
 
     class Writer:
         class transport:  # noqa: N801
             abort = staticmethod(lambda: None)
 
+        def __init__(self, address) -> None:
+            self.address = address
+
+        def get_extra_info(self, _name):
+            return (self.address, 4_711)
+
     for number in range(10):
-        listener._deny(Writer(), f"203.0.113.{number}")
+        listener._accept(None, Writer(f"203.0.113.{number}"))
     assert len(listener._denied) == len(caplog.records) == 2
     assert listener.status.num_denied == 10
 
 
 async def test_errors_are_told_to_whoever_counts_them():
     errors = []
+    options = ConnectionOptions(FakeSpeechSource(), on_error=errors.append)
     async with (
-        Listener("tcp://127.0.0.1:0", FakeSpeechSource(), on_error=errors.append) as listener,
+        Listener("tcp://127.0.0.1:0", options) as listener,
         await WireClient.connect(listener) as client,
     ):
         await client.send("synthesize-stop")

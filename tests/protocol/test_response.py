@@ -5,8 +5,7 @@ from wyoming.event import Event
 
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.protocol.requests import IncomingText
-from wyoming_qwen3tts.protocol.response import MAX_BLOCK_SAMPLES, Response
+from wyoming_qwen3tts.protocol.response import MAX_BLOCK_SAMPLES, IncomingText, Response
 
 
 class EventList:

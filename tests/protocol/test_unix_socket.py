@@ -8,11 +8,12 @@ import pytest
 from tests.protocol.client import WireClient, eventually
 from tests.support.fakes import FakeSpeechSource
 from wyoming_qwen3tts.errors import ConfigError
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
 
 def listener_at(path) -> Listener:
-    return Listener(f"unix://{path}", FakeSpeechSource())
+    return Listener(f"unix://{path}", ConnectionOptions(FakeSpeechSource()))
 
 
 async def connect(listener, path) -> None:

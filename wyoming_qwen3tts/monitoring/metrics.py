@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import (
@@ -49,8 +48,9 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def watch(self, monitor: HealthMonitor) -> None:
-        """Include the state of the server."""
-        self._registry.register(_StatusCollector(monitor))
+        """Include the state of the server, read whenever metrics are collected."""
+        self._monitor = monitor
+        self._registry.register(self)
 
     def count_request(
         self,
@@ -84,19 +84,12 @@ class Metrics:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
-
-@dataclass(frozen=True)
-class _StatusCollector:
-    """Reads the state of the server whenever metrics are collected."""
-
-    monitor: HealthMonitor
-
     def collect(self) -> Iterable[Metric]:
         """Yield metrics; called by the registry."""
         info = GaugeMetricFamily(f"{_PREFIX}_info", "Server version.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
-        clients = self.monitor.clients
+        clients = self._monitor.clients
         yield _gauge("connections", "Connected clients.", clients.num_connected)
         name = f"{_PREFIX}_connections_accepted"
         yield CounterMetricFamily(name, "Accepted clients.", clients.num_accepted)
@@ -108,7 +101,7 @@ class _StatusCollector:
         yield refused
         threads = threading.active_count()
         yield GaugeMetricFamily("process_threads", "Python threads.", threads)
-        if (status := self.monitor.engine) is not None:
+        if (status := self._monitor.engine) is not None:
             yield from _engine_metrics(status)
 
 

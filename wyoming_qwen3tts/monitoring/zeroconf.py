@@ -11,28 +11,25 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
+from urllib.parse import SplitResult
 
 from wyoming_qwen3tts.config import AUTOMATIC_NAME
-from wyoming_qwen3tts.protocol.server import Address
 
 _LOGGER = logging.getLogger(__name__)
 
 _SERVICE_TYPE: Final = "_wyoming._tcp.local."
-_ANY_HOSTS: Final = {"0.0.0.0", "::", ""}  # noqa: S104 - not to bind but to recognise
+_ANY_HOSTS: Final = {"0.0.0.0", "::"}  # noqa: S104 - not to bind but to recognise
 _MDNS_ADDRESS: Final = ("224.0.0.251", 5353)
 CHECK_INTERVAL_S: Final = 30.0
 """Time between two attempts, and between two looks at this machine's address."""
 
 
 @asynccontextmanager
-async def advertised(name: str, address: Address, port: int) -> AsyncIterator[None]:
+async def advertised(name: str, address: SplitResult, port: int) -> AsyncIterator[None]:
     """Advertise the server in the background while the context lasts.
 
-    Args:
-        name: Instance name, or "auto" for one that stays the same on this machine: Home Assistant
-            recognises the server by it.
-        address: Where the server listens.
-        port: The bound port.
+    The name "auto" stands for one that stays the same on this machine: Home Assistant recognises
+    the server by it.
     """
     advertising = asyncio.create_task(_advertise(name, address, port))
     try:
@@ -42,23 +39,22 @@ async def advertised(name: str, address: Address, port: int) -> AsyncIterator[No
         await asyncio.gather(advertising, return_exceptions=True)
 
 
-async def _advertise(name: str, address: Address, port: int) -> None:
+async def _advertise(name: str, address: SplitResult, port: int) -> None:
     """Keep the server advertised, also after its address has changed."""
-    instance = instance_name() if name == AUTOMATIC_NAME else name
-    problem: str | None = None
+    is_automatic = name == AUTOMATIC_NAME  # the hardware address does not change
+    instance = f"qwen3-tts-{uuid.getnode():012x}" if is_automatic else name
+    problem = ""
     while True:
         try:
             host = await find_host(address)
             async with _announced(instance, host, port):
-                problem = None
+                problem = ""
                 while await find_host(address) == host:  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(CHECK_INTERVAL_S)
         except Exception as error:  # noqa: BLE001 - discovery must not end the server
-            reason = str(error) or type(error).__name__
-            if reason != problem:
+            if problem != (problem := repr(error)):
                 message = "Zeroconf: not advertised: %s; trying again every %g s"
-                _LOGGER.warning(message, reason, CHECK_INTERVAL_S)
-            problem = reason
+                _LOGGER.warning(message, str(error) or problem, CHECK_INTERVAL_S)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
 
@@ -88,23 +84,14 @@ async def _announced(instance: str, host: str, port: int) -> AsyncIterator[None]
         await announcer.async_close()
 
 
-async def find_host(address: Address) -> str:
-    """Return the IPv4 address under which other machines reach the server.
-
-    Raises:
-        OSError: There is none.
-    """
+async def find_host(address: SplitResult) -> str:
+    """Return the IPv4 address under which other machines reach the server; raises OSError."""
     if address.scheme != "tcp":
         raise OSError("only tcp:// addresses can be advertised")
-    if address.host in _ANY_HOSTS:
+    if address.hostname in _ANY_HOSTS:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(_MDNS_ADDRESS)  # sends nothing, chooses an interface
             return str(probe.getsockname()[0])
     loop = asyncio.get_running_loop()
-    answers = await loop.getaddrinfo(address.host, None, family=socket.AF_INET)
+    answers = await loop.getaddrinfo(address.hostname, None, family=socket.AF_INET)
     return str(answers[0][4][0])
-
-
-def instance_name() -> str:
-    """Return an instance name made of this machine's hardware address."""
-    return f"qwen3-tts-{uuid.getnode():012x}"

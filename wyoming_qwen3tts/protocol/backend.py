@@ -9,10 +9,9 @@ from wyoming_qwen3tts.audio import AudioChunk
 
 @dataclass(frozen=True)
 class VoiceInfo:
-    """A voice as clients see it."""
+    """A voice as clients see it; clients send back its name."""
 
     name: str
-    """Unique id that clients send back."""
     description: str
     languages: tuple[str, ...]
     """Plain two-letter codes."""
@@ -41,11 +40,10 @@ class SpeechBackend(Protocol):
     def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak text that may still be arriving.
+        """Speak text that may still be arriving, in pieces cut anywhere.
 
-        ``text`` yields pieces cut anywhere and ends when the text is complete. Closing the
-        generator early cancels the synthesis within a frame. Text with nothing to say yields a
-        short silence. All chunks have the same sample rate. A slow reader must not delay other
+        Closing the generator cancels the synthesis within a frame. Text with nothing to say yields
+        a short silence. All chunks have the same sample rate. A slow reader must not delay other
         requests.
 
         Raises:

@@ -13,9 +13,8 @@ noticed at once. Responses are spoken one after the other. The expected order of
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Final
 
 from wyoming.event import Event
@@ -24,10 +23,9 @@ from wyoming.tts import SynthesizeStopped
 
 from wyoming_qwen3tts.errors import BusyError, ProtocolError, Qwen3TTSError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest
-from wyoming_qwen3tts.protocol.info import make_info
-from wyoming_qwen3tts.protocol.requests import IncomingText, read_request, read_text
-from wyoming_qwen3tts.protocol.response import Response, make_error
-from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter, discard_input, read_event
+from wyoming_qwen3tts.protocol.messages import make_error, make_info, read_request, read_text
+from wyoming_qwen3tts.protocol.response import IncomingText, Response
+from wyoming_qwen3tts.protocol.wire import READ_BYTES, ClientGoneError, EventWriter, read_event
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -38,18 +36,8 @@ IDLE_TIMEOUT_S: Final = 900.0
 """Home Assistant keeps a stream open while a language model calls tools."""
 CLOSE_AFTER_ERROR_S: Final = 2.0
 """A client that stays silent after an error may ignore errors and would wait forever."""
+_DISCARD_TIMEOUT_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 2.0
-
-
-@dataclass(frozen=True)
-class Client:
-    """The other end of a connection; the name is for the log."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    name: str
-    is_pipe: bool = False
-    """stdio: the text of a stream ends with the input, and a silent client is kept."""
 
 
 @dataclass(frozen=True)
@@ -57,37 +45,43 @@ class ConnectionOptions:
     """What all connections of a server share."""
 
     backend: SpeechBackend
-    max_text_chars: int
+    max_text_chars: int = 120_000
     """Limit of the text of one request, streamed or not."""
-    supports_streaming: bool
+    supports_streaming: bool = True
     """Whether ``info`` says so; streamed text is spoken in any case."""
-    on_error: Callable[[Exception], None]
+    on_error: Callable[[Exception], None] = lambda _error: None
     """Called with every error that a client is sent."""
-    health: Callable[[], Mapping[str, Any]]
+    health: Callable[[], Mapping[str, Any]] = dict
     """Answers the ``health`` event."""
-
-
-class State(Enum):
-    """What happens to events and responses."""
-
-    OPEN = auto()
-    """Events are answered."""
-    DRAINING = auto()
-    """No new requests. The connection closes after the last response."""
-    REJECTING = auto()
-    """The client broke the protocol. It is sent the reason, then closed."""
-    CLOSED = auto()
 
 
 class Connection:
     """Serves one client until it goes away, breaks the protocol or is idle for too long."""
 
-    def __init__(self, client: Client, options: ConnectionOptions) -> None:
-        self._client = client
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        options: ConnectionOptions,
+        name: str,
+        *,
+        is_pipe: bool = False,
+    ) -> None:
+        """Prepare to serve; ``name`` stands for the client in the log.
+
+        ``is_pipe``: the text of a stream ends with the input, and a silent client is kept.
+        """
+        self._reader = reader
+        self._writer = writer
         self._options = options
-        self._events = EventWriter(client.writer)
-        self._state = State.OPEN
+        self._name = name
+        self._is_pipe = is_pipe
+        self._events = EventWriter(writer)
         self._closed = asyncio.Event()
+        self._is_draining = False
+        """No new requests. The connection closes after the last response."""
+        self._is_rejected = False
+        """The client broke the protocol. It is sent the reason, then the connection closes."""
         self._speaking: asyncio.Task[None] | None = None
         self._responses: deque[Response] = deque()
         self._has_responses = asyncio.Event()
@@ -99,15 +93,6 @@ class Connection:
         """A plain response whose audio-stop is withheld."""
         self._timer: asyncio.TimerHandle | None = None
         self._num_errors = 0
-        self._handlers: dict[str, Callable[[Event], Awaitable[None]]] = {
-            "describe": self._describe,
-            "ping": self._ping,
-            "health": self._report_health,
-            "synthesize": self._synthesize,
-            "synthesize-start": self._start_stream,
-            "synthesize-chunk": self._continue_stream,
-            "synthesize-stop": self._stop_stream,
-        }
 
     async def run(self) -> None:
         """Serve the client to its end."""
@@ -123,15 +108,19 @@ class Connection:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception):
-                    _LOGGER.error("%s: unexpected failure: %r", self._client.name, result)
-            await self._close_stream()
+                    _LOGGER.error("%s: unexpected failure: %r", self._name, result)
+            self._writer.close()
+            try:
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._writer.wait_closed()
+            except OSError:  # includes TimeoutError: the client does not read the rest
+                self._writer.transport.abort()
 
     def drain(self) -> None:
         """Accept no more requests and close after the last response."""
-        if self._state is State.OPEN:
-            self._state = State.DRAINING
+        self._is_draining = True
         if not self._responses:
-            self._close()
+            self._closed.set()
 
     def abort(self, reason: RequestError) -> None:
         """Let every pending request fail for this reason, then close."""
@@ -142,29 +131,32 @@ class Connection:
     # Reading
 
     async def _read_events(self) -> None:
-        is_draining = False
+        may_read_more = False
         try:
             while await self._serve_event():
                 pass
-            is_draining = self._end_input()
+            if self._is_pipe:
+                self._end_stream()
+            # A client may close its sending half after a request; if it has gone, the next write
+            # fails. But the text of an open stream will never be complete.
+            may_read_more = not self._is_streaming and bool(self._responses)
+            self.drain()
         except ProtocolError as error:
             await self._reject(error)
         except ClientGoneError as error:
-            _LOGGER.debug("%s: connection lost: %s", self._client.name, error)
+            _LOGGER.debug("%s: connection lost: %s", self._name, error)
         finally:
-            if not is_draining:
-                self._close()
+            if not may_read_more:
+                self._closed.set()
 
     async def _serve_event(self) -> bool:
         """Read an event and answer it; False at the end of input."""
         try:
-            event = await read_event(self._client.reader)
-            if event is None:
+            if (event := await read_event(self._reader)) is None:
                 return False
             self._restart_timer(IDLE_TIMEOUT_S)
             await self._send_withheld_audio_stop()
-            if handler := self._handlers.get(event.type):
-                await handler(event)
+            await self._answer(event)
         except (ProtocolError, ClientGoneError):
             raise
         except Exception as error:  # noqa: BLE001 - one request must not end the others
@@ -172,39 +164,38 @@ class Connection:
         await asyncio.sleep(0)  # buffered events come without a wait: let other clients go on
         return True
 
-    def _end_input(self) -> bool:
-        """Return whether responses are pending that the client may still read.
-
-        A client may close its sending half after a request. If it has gone, the next write fails.
-        """
-        if self._client.is_pipe:
-            self._end_stream()
-        if self._is_streaming:
-            return False  # the text will never be complete: the client has gone
-        self.drain()
-        return bool(self._responses)
-
-    async def _describe(self, _event: Event) -> None:
-        voices = await self._options.backend.voices()
-        info = make_info(voices, supports_streaming=self._options.supports_streaming)
-        await self._events.write(info.event())
-
-    async def _ping(self, event: Event) -> None:
-        text = None if event.data.get("text") is None else read_text(event)
-        await self._events.write(Pong(text=text).event())
-
-    async def _report_health(self, _event: Event) -> None:
-        await self._events.write(Event("health", dict(self._options.health())))
+    async def _answer(self, event: Event) -> None:
+        options = self._options
+        match event.type:
+            case "describe":
+                voices = await options.backend.voices()
+                info = make_info(voices, supports_streaming=options.supports_streaming)
+                await self._events.write(info)
+            case "ping":
+                text = None if event.data.get("text") is None else read_text(event)
+                await self._events.write(Pong(text=text).event())
+            case "health":
+                await self._events.write(Event("health", dict(options.health())))
+            case "synthesize" if not self._is_streaming:
+                self._enqueue(event, is_stream=False)
+            case "synthesize-start":
+                await self._start_stream(event)
+            case "synthesize-chunk" | "synthesize-stop" if not self._is_streaming:
+                raise RequestError(f"{event.type} came without synthesize-start before it")
+            case "synthesize-chunk" if self._stream is not None:  # it may have failed
+                try:
+                    self._stream.text.add(read_text(event))
+                except RequestError as error:
+                    self._stream.refuse(error)
+                    self._stream = None
+            case "synthesize-stop":
+                self._end_stream()
 
     # Requests
 
-    async def _synthesize(self, event: Event) -> None:
-        if not self._is_streaming:
-            self._enqueue(event, is_stream=False)
-
     async def _start_stream(self, event: Event) -> None:
         if self._is_streaming:
-            _LOGGER.info("%s: synthesize-start before synthesize-stop", self._client.name)
+            _LOGGER.info("%s: synthesize-start before synthesize-stop", self._name)
             self._end_stream()
         self._is_streaming = True
         try:
@@ -212,24 +203,6 @@ class Connection:
         except BusyError as error:
             await self._report(error)
             await self._events.write(SynthesizeStopped().event())
-
-    async def _continue_stream(self, event: Event) -> None:
-        self._require_stream(event)
-        if self._stream is None:
-            return  # the rest of a stream that has failed
-        try:
-            self._stream.text.add(read_text(event))
-        except RequestError as error:
-            self._stream.refuse(error)
-            self._stream = None
-
-    async def _stop_stream(self, event: Event) -> None:
-        self._require_stream(event)
-        self._end_stream()
-
-    def _require_stream(self, event: Event) -> None:
-        if not self._is_streaming:
-            raise RequestError(f"{event.type} came without synthesize-start before it")
 
     def _end_stream(self) -> None:
         if self._stream is not None:
@@ -249,7 +222,7 @@ class Connection:
             raise BusyError(f"{len(self._responses)} requests of this connection are pending")
         request, text, failure = SpeechRequest(), IncomingText(max_chars), None
         try:
-            if self._state is not State.OPEN:
+            if self._is_draining:
                 raise BusyError("the server is shutting down")
             request = read_request(event)
             if not is_stream:
@@ -268,20 +241,17 @@ class Connection:
 
     async def _speak_responses(self) -> None:
         try:
-            while self._state is State.OPEN or self._responses:
+            while self._responses or not self._is_draining:
                 self._has_responses.clear()
                 if self._responses:
                     await self._speak(self._responses[0])
                 else:
                     await self._has_responses.wait()
         except ClientGoneError as error:
-            if self._state is not State.REJECTING:
-                _LOGGER.info(
-                    "%s: client disconnected during playback: %s", self._client.name, error
-                )
+            _LOGGER.info("%s: client disconnected during playback: %s", self._name, error)
         finally:
-            if self._state is not State.REJECTING:
-                self._close()
+            if not self._is_rejected:
+                self._closed.set()
 
     async def _speak(self, response: Response) -> None:
         self._restart_timer(IDLE_TIMEOUT_S)
@@ -324,22 +294,25 @@ class Connection:
         self._options.on_error(error)
         self._num_errors += 1
         if isinstance(error, Qwen3TTSError):
-            _LOGGER.warning("%s: %s: %s", self._client.name, error.code, error)
+            _LOGGER.warning("%s: %s: %s", self._name, error.code, error)
         else:
-            _LOGGER.error("%s: unexpected failure: %r", self._client.name, error)
+            _LOGGER.error("%s: unexpected failure: %r", self._name, error)
             _LOGGER.debug("Traceback", exc_info=error)
 
     async def _reject(self, error: ProtocolError) -> None:
         """Send the reason, stop speaking and read no more events."""
-        _LOGGER.info("%s: %s; connection closed", self._client.name, error)
+        _LOGGER.info("%s: %s; connection closed", self._name, error)
         self._options.on_error(error)
-        self._state = State.REJECTING
+        self._is_rejected = True
         if self._speaking is not None:
             self._speaking.cancel()
         try:
             await self._events.write(make_error(error))
             self._events.end()
-            await discard_input(self._client.reader)
+            # Closing a socket with unread input resets it, and the client would lose the error.
+            async with asyncio.timeout(_DISCARD_TIMEOUT_S):
+                while await self._reader.read(READ_BYTES):
+                    pass
         except OSError:  # includes TimeoutError
             return
 
@@ -347,7 +320,7 @@ class Connection:
         """Close after this time without an event or a response."""
         if self._timer is not None:
             self._timer.cancel()
-        if not self._client.is_pipe:
+        if not self._is_pipe:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(seconds, self._on_timer, seconds)
 
@@ -357,17 +330,5 @@ class Connection:
             self._restart_timer(IDLE_TIMEOUT_S)
             return
         if is_idle:
-            _LOGGER.info("%s: idle for %g s; connection closed", self._client.name, seconds)
-        self._close()
-
-    def _close(self) -> None:
-        self._state = State.CLOSED
+            _LOGGER.info("%s: idle for %g s; connection closed", self._name, seconds)
         self._closed.set()
-
-    async def _close_stream(self) -> None:
-        self._client.writer.close()
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._client.writer.wait_closed()
-        except OSError:  # includes TimeoutError: the client does not read the rest
-            self._client.writer.transport.abort()

@@ -1,4 +1,4 @@
-"""One request and the events that answer it.
+"""One request: its text as it arrives, and the events that answer it.
 
 ::
 
@@ -23,30 +23,78 @@ from typing import Final
 
 from wyoming.audio import AudioChunk as WireChunk
 from wyoming.audio import AudioStart, AudioStop
-from wyoming.error import Error
-from wyoming.event import Event
 from wyoming.tts import SynthesizeStopped
 
 from wyoming_qwen3tts.audio import NUM_CHANNELS, SAMPLE_WIDTH_BYTES, AudioChunk
-from wyoming_qwen3tts.errors import Qwen3TTSError, RequestError, SynthesisError
+from wyoming_qwen3tts.errors import RequestError, SynthesisError
 from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest
-from wyoming_qwen3tts.protocol.requests import IncomingText, without_surrogates
+from wyoming_qwen3tts.protocol.messages import make_error
 from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter
 
 MAX_BLOCK_SAMPLES: Final = 4_800
 """Samples per event: 0.2 s at 24 kHz, so that a player can start after a part of a chunk."""
 AUDIO_TIMEOUT_S: Final = 600.0
 """Time to the next audio after the text is complete, before the request fails."""
-_MAX_ERROR_CHARS: Final = 1_000
+
+
+class IncomingText:
+    """The text of one request while it arrives: an asynchronous iterator over its pieces.
+
+    Text that has arrived since the last read comes as one piece.
+    """
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._num_chars = 0
+        self._pieces: list[str] = []
+        self._changed = asyncio.Event()
+        self.has_ended = False
+
+    def add(self, piece: str) -> None:
+        """Append text.
+
+        Raises:
+            RequestError: The whole text is too long.
+        """
+        self._num_chars += len(piece)
+        if self._num_chars > self._max_chars:
+            raise RequestError(
+                f"the text has more than {self._max_chars} characters; send it in several requests"
+            )
+        if piece:
+            self._pieces.append(piece)
+            self._changed.set()
+
+    def end(self) -> None:
+        """Mark the text as complete."""
+        self.has_ended = True
+        self._changed.set()
+
+    @property
+    def num_waiting_chars(self) -> int:
+        """Characters that were not read yet."""
+        return sum(map(len, self._pieces))
+
+    def __aiter__(self) -> "IncomingText":
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._pieces:
+            if self.has_ended:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        piece = "".join(self._pieces)
+        self._pieces.clear()
+        return piece
 
 
 class Response:
-    """Speaks one request, from the first event to the last."""
+    """Speaks one request, from the first event to the last; the text may still be arriving."""
 
     def __init__(
         self, request: SpeechRequest, text: IncomingText, events: EventWriter, *, is_stream: bool
     ) -> None:
-        """Prepare to speak text that may still be arriving."""
         self.text = text
         self.is_stream = is_stream
         self._request = request
@@ -69,10 +117,7 @@ class Response:
             self.end_text()
 
     async def speak(self, backend: SpeechBackend) -> Exception | None:
-        """Send the whole response.
-
-        Returns:
-            The error that the client was sent, if any.
+        """Send the whole response; returns the error that the client was sent, if any.
 
         Raises:
             ClientGoneError: The client has gone.
@@ -142,13 +187,9 @@ class Response:
         pcm = chunk.pcm16()
         block_bytes = MAX_BLOCK_SAMPLES * SAMPLE_WIDTH_BYTES
         for start_byte in range(0, len(pcm), block_bytes):
-            block = WireChunk(
-                rate=rate,
-                width=SAMPLE_WIDTH_BYTES,
-                channels=NUM_CHANNELS,
-                audio=pcm[start_byte : start_byte + block_bytes],
-                timestamp=self._timestamp_ms(),
-            )
+            audio = pcm[start_byte : start_byte + block_bytes]
+            timestamp = self._timestamp_ms()
+            block = WireChunk(rate, SAMPLE_WIDTH_BYTES, NUM_CHANNELS, audio, timestamp=timestamp)
             await self._events.write(block.event())
             self._num_samples += block.samples
 
@@ -164,10 +205,3 @@ class Response:
             self._timer.reschedule(now)
         elif self.text.has_ended:
             self._timer.reschedule(now + AUDIO_TIMEOUT_S)
-
-
-def make_error(error: Exception) -> Event:
-    """Return the error event: never without text, the class name as code."""
-    code = error.code if isinstance(error, Qwen3TTSError) else type(error).__name__
-    text = without_surrogates(str(error))[:_MAX_ERROR_CHARS].strip()
-    return Error(text=text or code, code=code).event()

@@ -8,18 +8,17 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from wyoming.event import async_get_stdin
 
 from wyoming_qwen3tts.errors import BusyError, ConfigError
-from wyoming_qwen3tts.protocol.backend import SpeechBackend
-from wyoming_qwen3tts.protocol.connection import Client, Connection, ConnectionOptions
-from wyoming_qwen3tts.protocol.response import make_error
+from wyoming_qwen3tts.protocol.connection import Connection, ConnectionOptions
+from wyoming_qwen3tts.protocol.messages import make_error
 from wyoming_qwen3tts.protocol.wire import MAX_HEADER_BYTES, encode_event
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,35 +32,22 @@ _MAX_LOGGED_ADDRESSES: Final = 256
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 
-@dataclass(frozen=True)
-class Address:
-    """A parsed server address; the scheme is tcp, unix or stdio."""
-
-    scheme: str
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-
-def parse_uri(uri: str) -> Address:
+def parse_uri(uri: str) -> SplitResult:
     """Return the parts of a server address.
 
     Raises:
         ConfigError: The text is not tcp://HOST:PORT, unix:///PATH or stdio://.
     """
-    forms = "tcp://HOST:PORT, unix:///PATH or stdio://"
+    problem = f"the address {uri!r} is not one of tcp://HOST:PORT, unix:///PATH or stdio://"
     try:
         parts = urlsplit(uri)
-        host, port = parts.hostname, parts.port
+        has_host = parts.hostname is not None and parts.port is not None
     except ValueError as error:
-        raise ConfigError(f"the address {uri!r} is not one of {forms}: {error}") from error
-    if parts.scheme == "tcp" and host is not None and port is not None:
-        return Address("tcp", host=host, port=port)
-    if parts.scheme == "unix" and parts.path and not parts.netloc:
-        return Address("unix", path=parts.path)
-    if parts.scheme == "stdio":
-        return Address("stdio")
-    raise ConfigError(f"the address {uri!r} is not one of {forms}")
+        raise ConfigError(f"{problem}: {error}") from error
+    has_path = bool(parts.path) and not parts.netloc
+    if not {"tcp": has_host, "unix": has_path, "stdio": True}.get(parts.scheme, False):
+        raise ConfigError(problem)
+    return parts
 
 
 def parse_networks(texts: Sequence[str]) -> Networks:
@@ -74,16 +60,14 @@ def parse_networks(texts: Sequence[str]) -> Networks:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts]
     except ValueError as error:
         raise ConfigError(
-            f"allowed_networks: {error}; write a network such as 192.168.1.0/24 or fd00::/8"
+            f"allowed_networks: {error}; write an address or a network such as 192.168.1.0/24"
         ) from error
 
 
 def is_allowed(peer: Any, networks: Networks) -> bool:
     """Return whether a client is in one of the networks, on this machine, or there are none.
 
-    Args:
-        peer: The address as the socket gives it; local sockets have none and are allowed.
-        networks: The allowed networks.
+    ``peer`` is the address as the socket gives it; local sockets have none and are allowed.
     """
     if not networks or not isinstance(peer, tuple):
         return True
@@ -110,27 +94,26 @@ class Listener:
     def __init__(
         self,
         uri: str,
-        backend: SpeechBackend,
-        *,
+        options: ConnectionOptions,
         max_connections: int = 64,
-        max_text_chars: int = 120_000,
-        supports_streaming: bool = True,
         networks: Networks = (),
-        on_error: Callable[[Exception], None] = lambda _error: None,
-        health: Callable[[], Mapping[str, Any]] = dict,
+        on_input_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to listen; raises ConfigError. The options are those of ConnectionOptions."""
+        """Prepare to listen; ``on_input_end`` is called after the client on stdio:// was served.
+
+        Raises:
+            ConfigError: The address is wrong.
+        """
+        self.status = ListenerStatus()
         self._uri = uri
         self._address = parse_uri(uri)
-        self._options = ConnectionOptions(
-            backend, max_text_chars, supports_streaming, on_error, health
-        )
+        self._options = options
         self._max_connections = max_connections
         self._networks = networks
+        self._on_input_end = on_input_end
         self._server: asyncio.Server | None = None
         self._inode: int | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
-        self._status = ListenerStatus()
         self._is_full = False
         self._denied: set[str] = set()
 
@@ -141,7 +124,7 @@ class Listener:
         try:
             if address.scheme == "tcp":
                 self._server = await asyncio.start_server(
-                    self._accept, address.host, address.port, **options
+                    self._accept, address.hostname, address.port, **options
                 )
             elif address.scheme == "unix":
                 _remove_stale_socket(address.path)
@@ -150,7 +133,9 @@ class Listener:
                 )
                 self._inode = _socket_inode(address.path)
             else:
-                self._serve(await _stdio_client())
+                reader, writer = await _open_stdio()
+                task = self._serve(Connection(reader, writer, self._options, "stdio", is_pipe=True))
+                task.add_done_callback(lambda _task: self._on_input_end())
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"cannot listen on {self._uri}: {error}; choose another address with --uri"
@@ -168,24 +153,8 @@ class Listener:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    @property
-    def status(self) -> ListenerStatus:
-        """Counts of clients until now."""
-        return replace(self._status, num_connected=len(self._connections))
-
-    async def wait_for_input_end(self) -> None:
-        """Wait until the client on stdio:// has been served; on a socket forever."""
-        if self._address.scheme == "stdio":
-            await self._wait_for_connections(None)
-        else:
-            await asyncio.Event().wait()
-
     async def stop(self, timeout_s: float) -> None:
-        """Close the socket and end every connection.
-
-        Args:
-            timeout_s: Time for pending requests; those that take longer fail with an error.
-        """
+        """Close the socket, wait for pending requests for this time, then let them fail."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -208,40 +177,40 @@ class Listener:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         if not is_allowed(peer, self._networks):
-            self._deny(writer, str(peer[0]))
-        elif len(self._connections) >= self._max_connections:
-            self._refuse(writer)
-        else:
-            self._is_full = False
-            writer.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES
-            )
-            name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local client"
-            self._serve(Client(reader, writer, name))
+            self.status.num_denied += 1
+            if peer[0] not in self._denied and len(self._denied) < _MAX_LOGGED_ADDRESSES:
+                _LOGGER.warning("Rejected %s: not in allowed_networks", peer[0])
+                self._denied.add(peer[0])
+            writer.transport.abort()
+            return
+        limit = self._max_connections
+        if len(self._connections) >= limit:
+            self.status.num_beyond_limit += 1
+            if not self._is_full:  # one line, not one for each client
+                _LOGGER.warning("Connection limit (%d) reached, rejecting clients", limit)
+                self._is_full = True
+            error = BusyError(f"{limit} clients are connected already; try again later")
+            writer.write(encode_event(make_error(error)))
+            writer.close()
+            return
+        self._is_full = False
+        writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES
+        )
+        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local client"
+        self._serve(Connection(reader, writer, self._options, name))
 
-    def _serve(self, client: Client) -> None:
-        connection = Connection(client, self._options)
-        self._status.num_accepted += 1
+    def _serve(self, connection: Connection) -> asyncio.Task[None]:
+        def forget(task: asyncio.Task[None]) -> None:
+            del self._connections[task]
+            self.status.num_connected -= 1
+
+        self.status.num_accepted += 1
+        self.status.num_connected += 1
         task = asyncio.create_task(connection.run())
         self._connections[task] = connection
-        task.add_done_callback(self._connections.pop)
-
-    def _deny(self, writer: asyncio.StreamWriter, address: str) -> None:
-        self._status.num_denied += 1
-        if address not in self._denied and len(self._denied) < _MAX_LOGGED_ADDRESSES:
-            _LOGGER.warning("Rejected %s: not in allowed_networks", address)
-            self._denied.add(address)
-        writer.transport.abort()
-
-    def _refuse(self, writer: asyncio.StreamWriter) -> None:
-        self._status.num_beyond_limit += 1
-        limit = self._max_connections
-        if not self._is_full:  # one line, not one for each client
-            _LOGGER.warning("Connection limit (%d) reached, rejecting clients", limit)
-            self._is_full = True
-        error = BusyError(f"{limit} clients are connected already; try again later")
-        writer.write(encode_event(make_error(error)))
-        writer.close()
+        task.add_done_callback(forget)
+        return task
 
 
 def _socket_inode(path: str) -> int | None:
@@ -271,7 +240,7 @@ def _remove_stale_socket(path: str) -> None:
             raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
-async def _stdio_client() -> Client:
+async def _open_stdio() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
     reader = await async_get_stdin(loop)
     # A copy of the descriptor: closing the transport must not close sys.stdout.
@@ -280,5 +249,4 @@ async def _stdio_client() -> Client:
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), pipe
     )
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
-    return Client(reader, writer, "stdio", is_pipe=True)
+    return reader, asyncio.StreamWriter(transport, protocol, None, loop)

@@ -24,10 +24,7 @@ EVENT_TIMEOUT_S: Final = 10.0
 """Time for the rest of an event after its first byte."""
 WRITE_TIMEOUT_S: Final = 30.0
 """Time for which a client may leave its events unread."""
-
-_READ_BYTES: Final = 65_536
-_MAX_DISCARDED_BYTES: Final = 16 * 1_048_576
-_DISCARD_TIMEOUT_S: Final = 1.0
+READ_BYTES: Final = 65_536
 
 
 class ClientGoneError(ConnectionError):
@@ -55,21 +52,59 @@ async def read_event(stream: asyncio.StreamReader) -> Event | None:
         return None
     except OSError as error:
         if limit.expired():
-            raise ProtocolError(
-                f"an event was begun and not finished within {EVENT_TIMEOUT_S:g} s"
-            ) from error
+            message = f"an event was begun and not finished within {EVENT_TIMEOUT_S:g} s"
+            raise ProtocolError(message) from error
         raise ClientGoneError(str(error)) from error
 
 
-async def discard_input(stream: asyncio.StreamReader) -> None:
-    """Drop input for a moment, before the connection is closed.
+async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
+    if first not in b"{ \t\r\n":
+        raise ProtocolError(f"not a Wyoming event: it begins with {first!r}, not with '{{'")
+    try:
+        line = first if first == b"\n" else first + await stream.readuntil(b"\n")
+    except asyncio.LimitOverrunError as error:
+        message = f"the header line is longer than {MAX_HEADER_BYTES} bytes"
+        raise ProtocolError(message) from error
+    if not line.strip():
+        raise RequestError("a blank line is not a Wyoming event")
+    header = _load_json(line, "not a Wyoming event: the header line", ProtocolError)
+    num_data_bytes = _read_length(header, "data_length", MAX_DATA_BYTES)
+    num_payload_bytes = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
+    body = await stream.readexactly(num_data_bytes)
+    while num_payload_bytes:  # not kept: text-to-speech needs no payload
+        piece = await stream.read(min(num_payload_bytes, READ_BYTES))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"", num_payload_bytes)
+        num_payload_bytes -= len(piece)
+    # The whole event is consumed: from here on errors concern only this event.
+    event_type, data = header.get("type"), header.get("data")
+    if not isinstance(event_type, str):
+        raise RequestError(f"the type of an event must be a text, not {reprlib.repr(event_type)}")
+    what = f"the data of {reprlib.repr(event_type)}"
+    if not isinstance(data, dict | None):
+        raise RequestError(f"{what} must be an object, not {reprlib.repr(data)}")
+    more = _load_json(body, what, RequestError) if body else {}
+    return Event(type=event_type, data={**(data or {}), **more})
 
-    Closing a socket with unread input resets it, and the client would lose the error event.
-    """
-    num_bytes = 0
-    async with asyncio.timeout(_DISCARD_TIMEOUT_S):
-        while num_bytes < _MAX_DISCARDED_BYTES and (piece := await stream.read(_READ_BYTES)):
-            num_bytes += len(piece)
+
+def _load_json(content: bytes, what: str, error_class: type[RequestError]) -> dict[str, Any]:
+    try:
+        loaded = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise error_class(f"{what} is not valid JSON ({str(error)[:100]})") from error
+    if not isinstance(loaded, dict):
+        raise error_class(f"{what} is not a JSON object")
+    return loaded
+
+
+def _read_length(header: dict[str, Any], key: str, limit: int) -> int:
+    value = header.get(key)
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value <= limit:
+        shown = reprlib.repr(value)
+        raise ProtocolError(f"{key} must be a whole number from 0 to {limit}, not {shown}")
+    return value
 
 
 def encode_event(event: Event) -> bytes:
@@ -112,57 +147,3 @@ class EventWriter:
         self._has_ended = True
         if self._stream.can_write_eof():
             self._stream.write_eof()
-
-
-async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
-    if first not in b"{ \t\r\n":
-        raise ProtocolError(f"not a Wyoming event: it begins with {first!r}, not with '{{'")
-    try:
-        line = first if first == b"\n" else first + await stream.readuntil(b"\n")
-    except asyncio.LimitOverrunError as error:
-        message = f"the header line is longer than {MAX_HEADER_BYTES} bytes"
-        raise ProtocolError(message) from error
-    if not line.strip():
-        raise RequestError("a blank line is not a Wyoming event")
-    header = _load_json(line, "not a Wyoming event: the header line", ProtocolError)
-    num_data_bytes = _read_length(header, "data_length", MAX_DATA_BYTES)
-    num_payload_bytes = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
-    body = await stream.readexactly(num_data_bytes)
-    while num_payload_bytes:  # not kept: text-to-speech needs no payload
-        piece = await stream.read(min(num_payload_bytes, _READ_BYTES))
-        if not piece:
-            raise asyncio.IncompleteReadError(b"", num_payload_bytes)
-        num_payload_bytes -= len(piece)
-    # The whole event is consumed: from here on errors concern only this event.
-    event_type = header.get("type")
-    if not isinstance(event_type, str):
-        raise RequestError(f"the type of an event must be a text, not {reprlib.repr(event_type)}")
-    what = f"the data of {reprlib.repr(event_type)}"
-    data = header.get("data")
-    if data is not None and not isinstance(data, dict):
-        raise RequestError(f"{what} must be an object, not {reprlib.repr(data)}")
-    more = _load_json(body, what, RequestError) if body else {}
-    return Event(type=event_type, data={**(data or {}), **more})
-
-
-def _load_json(content: bytes, what: str, error_class: type[RequestError]) -> dict[str, Any]:
-    try:
-        loaded = json.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise error_class(f"{what} is nested too deeply") from error
-    except ValueError as error:
-        raise error_class(f"{what} is not valid JSON ({str(error)[:100]})") from error
-    if not isinstance(loaded, dict):
-        raise error_class(f"{what} is not a JSON object")
-    return loaded
-
-
-def _read_length(header: dict[str, Any], key: str, limit: int) -> int:
-    value = header.get(key)
-    if value is None:
-        return 0
-    if type(value) is not int or value < 0:
-        raise ProtocolError(f"{key} must be a whole number of bytes, not {reprlib.repr(value)}")
-    if value > limit:
-        raise ProtocolError(f"{key} is {reprlib.repr(value)}; the limit is {limit} bytes")
-    return value

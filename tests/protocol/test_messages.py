@@ -6,12 +6,8 @@ from hypothesis import strategies as st
 from wyoming.tts import Synthesize, SynthesizeVoice
 
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.protocol.requests import (
-    IncomingText,
-    read_request,
-    read_text,
-    without_surrogates,
-)
+from wyoming_qwen3tts.protocol.messages import read_request, read_text, without_surrogates
+from wyoming_qwen3tts.protocol.response import IncomingText
 
 NAMES = st.none() | st.text(max_size=20)
 

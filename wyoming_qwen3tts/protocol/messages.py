@@ -1,0 +1,103 @@
+"""Reads the data of Wyoming events, with every field checked, and makes ``info`` and ``error``.
+
+The data is read directly: the wyoming classes drop the language where there is a name and the
+speaker where there is none, and raise anything from KeyError to AttributeError on wrong types.
+"""
+
+import reprlib
+from collections.abc import Sequence
+from typing import Final
+
+from wyoming.error import Error
+from wyoming.event import Event
+from wyoming.info import Attribution, Info, TtsProgram, TtsVoice, TtsVoiceSpeaker
+
+from wyoming_qwen3tts import __version__
+from wyoming_qwen3tts.errors import Qwen3TTSError, RequestError
+from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
+
+PROGRAM_NAME: Final = "qwen3-tts"
+"""Home Assistant makes the entity's id and title from it: never change it."""
+_ATTRIBUTION: Final = Attribution(name="Qwen", url="https://github.com/QwenLM/Qwen3-TTS")
+MAX_NAME_CHARS: Final = 2_000
+"""Limit of a voice name, a language and a speaker; a speaker may be an instruction."""
+_MAX_ERROR_CHARS: Final = 1_000
+
+
+def read_request(event: Event) -> SpeechRequest:
+    """Return the voice that a ``synthesize`` or ``synthesize-start`` event asks for.
+
+    Raises:
+        RequestError: A field has the wrong type or is too long.
+    """
+    what = {"voice": "an object with name, language and speaker", "context": "an object"}
+    for key, kind in what.items():
+        if not isinstance(value := event.data.get(key), dict | None):
+            raise RequestError(f"{key} must be {kind}, not {reprlib.repr(value)}")
+    names: dict[str, str | None] = {"name": None, "language": None, "speaker": None}
+    for key in names:
+        value = (event.data.get("voice") or {}).get(key)
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise RequestError(f"the {key} of a voice must be a text, not {reprlib.repr(value)}")
+        if len(value) > MAX_NAME_CHARS:
+            raise RequestError(
+                f"the {key} of a voice has {len(value)} characters; the limit is {MAX_NAME_CHARS}"
+            )
+        names[key] = without_surrogates(value)
+    return SpeechRequest(names["name"], names["language"], names["speaker"])
+
+
+def read_text(event: Event) -> str:
+    """Return the text of an event.
+
+    Raises:
+        RequestError: The event has no text.
+    """
+    text = event.data.get("text")
+    if not isinstance(text, str):
+        raise RequestError(f"the text of {event.type} must be a text, not {reprlib.repr(text)}")
+    return without_surrogates(text)
+
+
+def without_surrogates(text: str) -> str:
+    r"""Return text that can be encoded: pairs of surrogates joined, lone ones replaced.
+
+    JSON may carry lone surrogates (``"\ud800"``); neither a tokenizer nor UTF-8 accepts them.
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Event:
+    """Return the answer to ``describe``: one program with these voices."""
+    program = TtsProgram(
+        name=PROGRAM_NAME,
+        description="Qwen3-TTS, spoken locally with onnxruntime",
+        attribution=_ATTRIBUTION,
+        installed=True,
+        version=__version__,
+        voices=[
+            TtsVoice(
+                name=voice.name,
+                description=voice.description,
+                attribution=_ATTRIBUTION,
+                installed=True,
+                version=voice.version,
+                languages=list(voice.languages),
+                speakers=[TtsVoiceSpeaker(name=speaker) for speaker in voice.speakers] or None,
+            )
+            for voice in voices
+        ],
+        supports_synthesize_streaming=supports_streaming,
+    )
+    return Info(tts=[program]).event()
+
+
+def make_error(error: Exception) -> Event:
+    """Return the error event: never without text, the class name as code."""
+    code = error.code if isinstance(error, Qwen3TTSError) else type(error).__name__
+    text = without_surrogates(str(error))[:_MAX_ERROR_CHARS].strip()
+    return Error(text=text or code, code=code).event()
