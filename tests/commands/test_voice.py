@@ -100,7 +100,7 @@ class TestAdd:
     ) -> None:
         voice("add", "grandpa", "--audio", recording)
         assert folders(tmp_path) == ["en/grandpa/ref.wav"]
-        assert VoiceLibrary([tmp_path / "data"]).find("grandpa").kind is VoiceKind.X_VECTOR
+        assert VoiceLibrary([tmp_path / "data"]).named("grandpa")[0].kind is VoiceKind.X_VECTOR
 
     def test_with_a_transcript_in_a_file(
         self, tmp_path: Path, voice: Callable[..., int], recording: Path
@@ -108,14 +108,14 @@ class TestAdd:
         text = tmp_path / "text.txt"
         text.write_text(f"\ufeff{TRANSCRIPT}\n", encoding="utf-8")
         voice("add", "grandpa", "--audio", recording, "--text-file", text)
-        assert VoiceLibrary([tmp_path / "data"]).find("grandpa").text == TRANSCRIPT
+        assert VoiceLibrary([tmp_path / "data"]).named("grandpa")[0].text == TRANSCRIPT
 
     def test_another_format_becomes_a_wav(self, tmp_path: Path, voice: Callable[..., int]) -> None:
         path = tmp_path / "recording.aiff"
         soundfile.write(path, speech_clip(), SAMPLE_RATE_HZ)
         voice("add", "grandpa", "--audio", path)
         assert folders(tmp_path) == ["en/grandpa/ref.wav"]
-        assert VoiceLibrary([tmp_path / "data"]).find("grandpa").problem is None
+        assert VoiceLibrary([tmp_path / "data"]).named("grandpa")[0].problem is None
 
     @pytest.mark.parametrize(
         "name", ["../evil", "..", ".hidden", "a/b", "/etc", "a\\b", "", "-x", "a\0b", "x" * 65]
@@ -307,7 +307,7 @@ class TestDesign:
                 designer=ScriptedDesigner(),
             )  # fmt: skip
         assert voice("keep", "anna", 1) == 0
-        assert VoiceLibrary([tmp_path / "data"]).find("anna").text == TRANSCRIPT
+        assert VoiceLibrary([tmp_path / "data"]).named("anna")[0].text == TRANSCRIPT
 
     def test_candidates_that_are_no_use(
         self, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]

@@ -34,11 +34,9 @@ from wyoming_qwen3tts.synthesis.request import (
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.voices.clips import (
-    EncodedClip,
     add_continuation_silence,
     load_encoded,
     load_reference_clip,
-    store_encoded,
 )
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind
@@ -63,7 +61,7 @@ def prepare(
     """Prepare the one voice with a library that has nothing in memory yet."""
     library = VoiceLibrary([data_dir])
     opened = replace(encoding_model(encoders, model), encoder_id=encoder_id)
-    voice = library.prepare(library.find("anna"), opened).result(10)
+    voice = library.prepare(library.named("anna")[0], opened).result(10)
     assert isinstance(voice, IclVoice | XVectorVoice)
     return voice
 
@@ -92,16 +90,16 @@ class TestPrepare:
     def test_a_designed_voice_needs_no_encoder(self, tmp_path: Path) -> None:
         write_voice(tmp_path, "en/anna", instruct_txt="warm")
         library = VoiceLibrary([tmp_path])
-        voice = library.prepare(library.find("anna"), encoding_model(None)).result(10)
+        voice = library.prepare(library.named("anna")[0], encoding_model(None)).result(10)
         assert voice == DesignedVoice("warm")
 
     def test_the_second_time_is_from_memory(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
-        first = library.prepare(library.find("anna"), model).result(10)
+        first = library.prepare(library.named("anna")[0], model).result(10)
         shutil.rmtree(anna / ".cache")
-        assert library.prepare(library.find("anna"), model).result(10) is first
+        assert library.prepare(library.named("anna")[0], model).result(10) is first
         assert encoders.num_embedded == 1
 
     def test_after_a_restart_it_is_from_disk(
@@ -118,9 +116,9 @@ class TestPrepare:
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         library = VoiceLibrary([tmp_path])
-        before = library.find("anna")
+        before = library.named("anna")[0]
         library.prepare(before, encoding_model(encoders)).result(10)
-        assert library.find("anna") is before
+        assert library.named("anna")[0] is before
 
     @pytest.mark.parametrize(
         "change",
@@ -138,9 +136,9 @@ class TestPrepare:
         change: Callable[[Path], object],
     ) -> None:
         library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
-        first = library.prepare(library.find("anna"), model).result(10)
+        first = library.prepare(library.named("anna")[0], model).result(10)
         change(anna)
-        assert library.prepare(library.find("anna"), model).result(10) is not first
+        assert library.prepare(library.named("anna")[0], model).result(10) is not first
         assert encoders.num_embedded == 2
 
     @pytest.mark.parametrize(("encoder_id", "model"), [("other", "base"), ("", "other")])
@@ -156,7 +154,7 @@ class TestPrepare:
     def test_a_model_without_encoders(self, tmp_path: Path, anna: Path) -> None:
         library = VoiceLibrary([tmp_path])
         with pytest.raises(VoiceError, match="use a Base model"):
-            library.prepare(library.find("anna"), encoding_model(None)).result(10)
+            library.prepare(library.named("anna")[0], encoding_model(None)).result(10)
 
     def test_encoders_that_fail_or_give_nonsense(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
@@ -181,7 +179,7 @@ class TestPrepare:
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         library = VoiceLibrary([tmp_path])
-        entry = library.find("anna")
+        entry = library.named("anna")[0]
         (anna / "ref.wav").write_bytes(b"noise")
         with pytest.raises(VoiceError, match="not a recording"):
             library.prepare(entry, encoding_model(encoders)).result(10)
@@ -259,20 +257,17 @@ class TestDamagedCache:
         max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
     )
     def test_any_bytes_are_as_good_as_no_file(self, tmp_path: Path, content: bytes) -> None:
-        model = encoding_model(None)
-        voice = EncodedClip(np.zeros(FACTS.hidden_size, np.float32), None)
-        store_encoded(tmp_path, CLIP, None, model, voice)
-        (file,) = cache_files(tmp_path)
-        file.write_bytes(content)
-        assert load_encoded(tmp_path, CLIP, None, model) is None
+        path = tmp_path / "clip.npz"
+        path.write_bytes(content)
+        assert load_encoded(path, None, FACTS) is None
 
     def test_where_nothing_can_be_written_memory_serves(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
     ) -> None:
         (anna / ".cache").write_text("in the way")
         library, model = VoiceLibrary([tmp_path]), encoding_model(encoders)
-        first = library.prepare(library.find("anna"), model).result(10)
-        assert library.prepare(library.find("anna"), model).result(10) is first
+        first = library.prepare(library.named("anna")[0], model).result(10)
+        assert library.prepare(library.named("anna")[0], model).result(10) is first
         assert encoders.num_embedded == 1
 
     def test_old_encodings_do_not_pile_up(
@@ -291,7 +286,7 @@ class TestRealModel:
         assert model.speaker_encoder is not None
         assert model.codec_encoder is not None
         library = VoiceLibrary([tmp_path])
-        voice = library.prepare(library.find("anna"), model).result(10)
+        voice = library.prepare(library.named("anna")[0], model).result(10)
         assert isinstance(voice, IclVoice)
         clip = load_reference_clip(anna / "ref.wav", model.facts.sample_rate_hz)
         padded = add_continuation_silence(clip, model.facts.sample_rate_hz)
@@ -300,7 +295,7 @@ class TestRealModel:
 
         options = replace(default_options(model.facts.generation, seed=1), max_frames=4)
         # From disk it is the same voice: the same codes are spoken.
-        again = VoiceLibrary([tmp_path]).prepare(library.find("anna"), model).result(10)
+        again = VoiceLibrary([tmp_path]).prepare(library.named("anna")[0], model).result(10)
         spoken = [
             np.concatenate(
                 [

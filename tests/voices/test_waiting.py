@@ -52,13 +52,13 @@ class TestEncoding:
         self, tmp_path: Path, library: VoiceLibrary, encoders: SlowEncoders
     ) -> None:
         known = encoding_model(CountingEncoders())
-        in_memory = library.prepare(library.find("anna"), known).result(10)
-        VoiceLibrary([tmp_path]).prepare(library.find("bernd"), known).result(10)
+        in_memory = library.prepare(library.named("anna")[0], known).result(10)
+        VoiceLibrary([tmp_path]).prepare(library.named("bernd")[0], known).result(10)
         model = encoding_model(encoders)
-        new = library.prepare(library.find("clara"), model)
+        new = library.prepare(library.named("clara")[0], model)
         try:
-            assert library.prepare(library.find("anna"), known).result(10) is in_memory
-            assert library.prepare(library.find("bernd"), known).result(10)
+            assert library.prepare(library.named("anna")[0], known).result(10) is in_memory
+            assert library.prepare(library.named("bernd")[0], known).result(10)
             assert not new.done()
         finally:
             encoders.may_encode.set()
@@ -69,7 +69,7 @@ class TestEncoding:
     ) -> None:
         model = encoding_model(encoders)
         names = ("anna", "anna", "bernd", "anna", "bernd")
-        waiting = [library.prepare(library.find(name), model) for name in names]
+        waiting = [library.prepare(library.named(name)[0], model) for name in names]
         encoders.may_encode.set()
         assert all(future.result(10) for future in waiting)
         assert encoders.num_embedded == 2
@@ -80,7 +80,7 @@ class TestEncoding:
     ) -> None:
         model = encoding_model(encoders)
         waiting = [
-            asyncio.wrap_future(library.prepare(library.find("anna"), model)) for _ in range(50)
+            asyncio.wrap_future(library.prepare(library.named("anna")[0], model)) for _ in range(50)
         ]
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 5) == "free"
         encoders.may_encode.set()
@@ -88,7 +88,7 @@ class TestEncoding:
 
     def test_a_failure_is_not_kept(self, library: VoiceLibrary, encoders: SlowEncoders) -> None:
         encoders.may_encode.set()
-        model, voice = encoding_model(encoders), library.find("anna")
+        model, voice = encoding_model(encoders), library.named("anna")[0]
         encoders.error = RuntimeError("no memory")
         assert library.prepare(voice, model).exception(10) is not None
         encoders.error = None

@@ -12,9 +12,8 @@ import io
 import json
 import logging
 import unicodedata
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import soundfile
@@ -29,8 +28,7 @@ from wyoming_qwen3tts.synthesis.request import IclVoice, XVectorVoice
 
 _LOGGER = logging.getLogger(__name__)
 
-CACHE_NAME: Final = ".cache"
-"""Folder of the encoded clips in a voice folder."""
+ClonedVoice: TypeAlias = IclVoice | XVectorVoice
 
 MIN_SPEECH_S: Final = 1.0
 """Least extent of a clip from its first to its last sound."""
@@ -65,12 +63,8 @@ _MAX_FLAT_SHARE = 0.005
 _DIGIT_S = 0.28
 _LATIN_S = 1 / 14
 _SCRIPT_S: Final = {
-    "CJK": 0.19,
-    "IDEOGRAPHIC": 0.19,
-    "HIRAGANA": 0.13,
-    "KATAKANA": 0.13,
-    "KATAKANA-HIRAGANA": 0.13,
-    "HALFWIDTH": 0.13,
+    **dict.fromkeys(("CJK", "IDEOGRAPHIC"), 0.19),
+    **dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH"), 0.13),
     "HANGUL": 0.17,
 }
 _MAX_PACE = 2.0
@@ -93,8 +87,7 @@ def read_clip_file(path: Path) -> bytes:
         num_bytes = path.stat().st_size if path.is_file() else None
         content = b"" if num_bytes is None or num_bytes > _MAX_FILE_BYTES else path.read_bytes()
     except OSError as error:
-        reason = error.strerror or error
-        raise VoiceError(f"The clip {path.name} cannot be read: {reason}.") from error
+        raise VoiceError(f"The clip {path.name} cannot be read: {error.strerror}.") from error
     if num_bytes is None:
         raise VoiceError(f"The clip {path.name} is not there, or is not an ordinary file.")
     if num_bytes > _MAX_FILE_BYTES:
@@ -152,7 +145,7 @@ def add_continuation_silence(samples: Float32Array, sample_rate_hz: int) -> Floa
 
 def speech_duration_s(samples: Float32Array, sample_rate_hz: int) -> float:
     """Return for how long samples (S,) hold speech, pauses left out."""
-    (loud,) = np.nonzero(_is_loud(samples, sample_rate_hz))
+    loud = _loud_frames(samples, sample_rate_hz)
     if not len(loud):
         return 0.0
     steps = np.diff(loud)
@@ -192,17 +185,15 @@ def check_transcript(text: str, duration_s: float) -> None:
 
 def reading_time_s(text: str) -> float:
     """Return how long a text takes to say without pauses at an average pace, by its script."""
-    return sum(_character_s(character) for character in unicodedata.normalize("NFC", text))
-
-
-def _character_s(character: str) -> float:
-    category = unicodedata.category(character)
-    if category.startswith("N"):
-        return _DIGIT_S
-    if not category.startswith("L"):
-        return 0.0
-    script = unicodedata.name(character, "").split(" ", 1)[0]
-    return _SCRIPT_S.get(script, _LATIN_S)
+    seconds = 0.0
+    for character in unicodedata.normalize("NFC", text):
+        match unicodedata.category(character)[0]:
+            case "N":
+                seconds += _DIGIT_S
+            case "L":
+                script = unicodedata.name(character, "").split(" ", 1)[0]
+                seconds += _SCRIPT_S.get(script, _LATIN_S)
+    return seconds
 
 
 def _decode(content: bytes) -> tuple[Float32Array, int]:
@@ -273,7 +264,6 @@ def _check_clipping(mono: Float32Array) -> None:
 
 
 def _loudest_dbfs(samples: Float32Array, rate_hz: int) -> float:
-    """Level of the loudest 20 ms."""
     return 20 * float(np.log10(max(_frame_levels(samples, rate_hz).max(), 1e-10)))
 
 
@@ -285,53 +275,30 @@ def _frame_levels(samples: Float32Array, rate_hz: int) -> Float32Array:
     return levels
 
 
-def _is_loud(samples: Float32Array, rate_hz: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _loud_frames(samples: Float32Array, rate_hz: int) -> Int64Array:
+    """Return the indices of the 20 ms that are not silent."""
     levels = _frame_levels(samples, rate_hz)
     # Digital silence is never loud, not even in a clip that is nothing else.
-    return levels > max(float(levels.max()) * 10 ** (_QUIET_DB / 20), 1e-6)
+    return np.flatnonzero(levels > max(float(levels.max()) * 10 ** (_QUIET_DB / 20), 1e-6))
 
 
 def _speech_bounds(samples: Float32Array, rate_hz: int) -> tuple[int, int]:
     """Return the sample indices of the first sound's start and the last sound's end."""
-    (loud,) = np.nonzero(_is_loud(samples, rate_hz))
+    loud = _loud_frames(samples, rate_hz)
     if not len(loud):
         return 0, 0
     size = round(_FRAME_S * rate_hz)
     return int(loud[0]) * size, min(len(samples), (int(loud[-1]) + 1) * size)
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedClip:
-    """What the encoders of a Base model make of a clip."""
-
-    x_vector: Float32Array
-    """(D,)."""
-    codes: Int64Array | None
-    """(F, G) for an ICL voice."""
-
-    def check(self, facts: ModelFacts) -> None:
-        """Raise a VoiceError if a model cannot speak from these arrays."""
-        x_vector, codes = self.x_vector, self.codes
-        good = x_vector.dtype == np.float32 and x_vector.shape == (facts.hidden_size,)
-        if codes is not None:
-            good = good and codes.dtype == np.int64 and codes.ndim == 2 and len(codes) > 0
-            good = good and codes.shape[1] == facts.num_code_groups
-            good = good and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
-        if not good or not np.isfinite(x_vector).all():
-            raise VoiceError(
-                "The model's encoders made no usable numbers of the clip; try another clip, or "
-                "build the bundle again."
-            )
-
-
 def encode_clip(
     content: bytes, transcript: str | None, model: SpeechModel, *, must_match: bool = True
-) -> EncodedClip:
-    """Encode the bytes of an audio file with a Base model.
+) -> ClonedVoice:
+    """Return the voice that a Base model clones from the bytes of an audio file.
 
     Args:
         content: Any format that soundfile reads.
-        transcript: What the clip says; None for a voice from the timbre alone.
+        transcript: What the clip says; None clones the timbre alone.
         model: A Base model.
         must_match: Refuse a transcript that cannot be all of what the clip says.
 
@@ -342,77 +309,79 @@ def encode_clip(
     samples = decode_reference_clip(content, rate_hz)
     if transcript is not None and must_match:
         check_transcript(transcript, speech_duration_s(samples, rate_hz))
-    if model.speaker_encoder is None or (transcript is not None and model.codec_encoder is None):
+    embed, encode = model.speaker_encoder, model.codec_encoder
+    if embed is None or encode is None:
         raise VoiceError(
             f"The model {model.name} has no encoder for reference clips; use a Base model."
         )
+    voice: ClonedVoice
     try:
-        x_vector = model.speaker_encoder(samples)
-        codes = None
-        if transcript is not None and model.codec_encoder is not None:
-            codes = model.codec_encoder(add_continuation_silence(samples, rate_hz))
+        if transcript is None:
+            voice = XVectorVoice(embed(samples))
+        else:
+            codes = encode(add_continuation_silence(samples, rate_hz))
+            voice = IclVoice(embed(samples), transcript, codes)
     except Qwen3TTSError:
         raise
     except Exception as error:  # onnxruntime raises several kinds
         raise VoiceError(f"The model {model.name} failed at the clip: {error}") from error
-    encoded = EncodedClip(x_vector, codes)
-    encoded.check(model.facts)
-    return encoded
+    _check(voice, model.facts)
+    return voice
 
 
-def cloned_voice(encoded: EncodedClip, transcript: str | None) -> IclVoice | XVectorVoice:
-    """Return the voice of an encoded clip: ICL with a transcript, else the timbre alone."""
-    if transcript is None or encoded.codes is None:
-        return XVectorVoice(encoded.x_vector)
-    return IclVoice(encoded.x_vector, transcript, encoded.codes)
+def cache_path(directory: Path, content: bytes, transcript: str | None, model: SpeechModel) -> Path:
+    """Return where a voice folder keeps an encoding; the name hashes all that it depends on."""
+    parts = [_CACHE_VERSION, transcript, model.name, model.encoder_id, model.facts.sample_rate_hz]
+    key = hashlib.sha256(json.dumps(parts).encode() + content).hexdigest()
+    return directory / ".cache" / f"{key[:32]}.npz"
 
 
-def load_encoded(
-    directory: Path, content: bytes, transcript: str | None, model: SpeechModel
-) -> EncodedClip | None:
-    """Return a clip's encoding from the cache in a voice folder; None without a usable one."""
-    path = _cache_path(directory, content, transcript, model)
+def load_encoded(path: Path, transcript: str | None, facts: ModelFacts) -> ClonedVoice | None:
+    """Return the voice that :func:`store_encoded` kept; None without a usable one."""
+    voice: ClonedVoice
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            codes = None if transcript is None else arrays["codes"]
-            encoded = EncodedClip(arrays["x_vector"], codes)
-        encoded.check(model.facts)
+            x_vector = arrays["x_vector"]
+            if transcript is None:
+                voice = XVectorVoice(x_vector)
+            else:
+                voice = IclVoice(x_vector, transcript, arrays["codes"])
+        _check(voice, facts)
     except FileNotFoundError:
         return None
     except Exception as error:  # noqa: BLE001 - damaged archives raise many kinds
         _LOGGER.warning("Encoding the clip again: %s is damaged (%s)", path, error)
         return None
-    return encoded
+    return voice
 
 
-def store_encoded(
-    directory: Path,
-    content: bytes,
-    transcript: str | None,
-    model: SpeechModel,
-    encoded: EncodedClip,
-) -> None:
-    """Keep a clip's encoding in the voice folder, if that can be written."""
-    path = _cache_path(directory, content, transcript, model)
-    arrays: dict[str, Any] = {"x_vector": encoded.x_vector}
-    if encoded.codes is not None:
-        arrays["codes"] = encoded.codes
+def store_encoded(path: Path, voice: ClonedVoice) -> None:
+    """Keep an encoded voice on disk, if that can be written."""
+    arrays: dict[str, Any] = {"x_vector": voice.x_vector}
+    if isinstance(voice, IclVoice):
+        arrays["codes"] = voice.reference_codes
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     try:
         path.parent.mkdir(exist_ok=True)
         atomic_write(path, buffer.getvalue())
-        oldest_last = sorted(path.parent.iterdir(), key=lambda p: -p.stat().st_mtime_ns)
-        for old in oldest_last[_MAX_CACHE_FILES:]:
+        newest_first = sorted(path.parent.iterdir(), key=lambda p: -p.stat().st_mtime_ns)
+        for old in newest_first[_MAX_CACHE_FILES:]:
             old.unlink()
     except OSError as error:
-        _LOGGER.info("The encoded clip of %s is kept in memory only: %s", directory, error)
+        _LOGGER.info("The encoded clip %s is kept in memory only: %s", path, error)
 
 
-def _cache_path(
-    directory: Path, content: bytes, transcript: str | None, model: SpeechModel
-) -> Path:
-    """Return the path whose name hashes everything that an encoding depends on."""
-    parts = [_CACHE_VERSION, transcript, model.name, model.encoder_id, model.facts.sample_rate_hz]
-    key = hashlib.sha256(json.dumps(parts).encode() + content).hexdigest()
-    return directory / CACHE_NAME / f"{key[:32]}.npz"
+def _check(voice: ClonedVoice, facts: ModelFacts) -> None:
+    x_vector = voice.x_vector
+    good = x_vector.dtype == np.float32 and x_vector.shape == (facts.hidden_size,)
+    if isinstance(voice, IclVoice):
+        codes = voice.reference_codes
+        good = good and codes.dtype == np.int64 and codes.ndim == 2 and len(codes) > 0
+        good = good and codes.shape[1] == facts.num_code_groups
+        good = good and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
+    if not good or not np.isfinite(x_vector).all():
+        raise VoiceError(
+            "The model's encoders made no usable numbers of the clip; try another clip, or build "
+            "the bundle again."
+        )

@@ -6,19 +6,19 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, Voice
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.clips import (
-    cloned_voice,
+    cache_path,
     encode_clip,
     load_encoded,
     read_clip_file,
@@ -28,7 +28,6 @@ from wyoming_qwen3tts.voices.voice_folder import (
     CLIP_NAMES,
     DESCRIPTION_NAME,
     LibraryVoice,
-    VoiceFile,
     VoiceKind,
     escape_control_chars,
     list_files,
@@ -65,7 +64,7 @@ class VoiceLibrary:
         self._voices: tuple[LibraryVoice, ...] = ()
         self._scan: Future[tuple[LibraryVoice, ...]] | None = None
         self._scan_started_s = 0.0
-        self._prepared: OrderedDict[_PreparedKey, Future[Voice]] = OrderedDict()
+        self._prepared: OrderedDict[tuple[Hashable, ...], Future[Voice]] = OrderedDict()
         self._encoder = ThreadPoolExecutor(1, "clip-encoder")
 
     def scan(self) -> tuple[LibraryVoice, ...]:
@@ -108,25 +107,8 @@ class VoiceLibrary:
                 _LOGGER.warning("Voice folders do not answer; using the voices of the last scan")
         return self._scan.result() if self._scan.done() else self._voices
 
-    def find(self, name: str) -> LibraryVoice:
-        """Return the usable voice of a name.
-
-        Raises:
-            VoiceError: There is none, or it cannot be used; the message says why.
-        """
-        named = self.named(name)
-        usable = [voice for voice in named if voice.problem is None]
-        if not usable:
-            voice = named[0]
-            raise VoiceError(f"The voice {voice.name} cannot be used: {voice.problem}")
-        return usable[0]
-
     def named(self, name: str) -> list[LibraryVoice]:
-        """Return the voices of a name, at least one, unusable ones too.
-
-        Raises:
-            VoiceError: There is none; the message suggests the nearest name.
-        """
+        """Return the voices of a name, unusable ones too; a VoiceError suggests another name."""
         voices = self.scan()
         named = [voice for voice in voices if voice_key(voice.name) == voice_key(name)]
         if not named:
@@ -149,11 +131,12 @@ class VoiceLibrary:
             raise VoiceError(f"The voice {voice.name} cannot be used: {voice.problem}")
         if voice.clip is None:
             ready: Future[Voice] = Future()
-            is_designed = voice.kind is VoiceKind.DESIGNED
-            preset = PresetSpeaker(voice_key(voice.settings.preset or ""))
-            ready.set_result(DesignedVoice(voice.text) if is_designed else preset)
+            preset = voice.settings.preset
+            ready.set_result(
+                PresetSpeaker(voice_key(preset)) if preset else DesignedVoice(voice.text)
+            )
             return ready
-        key = _PreparedKey(voice.directory, voice.files, model.name, model.encoder_id)
+        key = (voice.directory, voice.files, model.name, model.encoder_id)
         with self._preparing:
             future = self._prepared.get(key)
             if future is None or (future.done() and future.exception() is not None):
@@ -172,16 +155,16 @@ class VoiceLibrary:
         transcript = voice.text if voice.kind is VoiceKind.ICL else None
         try:
             content = read_clip_file(clip)
-            encoded = load_encoded(voice.directory, content, transcript, model)
-            if encoded is None:
+            path = cache_path(voice.directory, content, transcript, model)
+            cloned = load_encoded(path, transcript, model.facts)
+            if cloned is None:
                 must_match = voice.settings.check_transcript
-                encoded = self._encoder.submit(
-                    encode_clip, content, transcript, model, must_match=must_match
-                ).result()
-                store_encoded(voice.directory, content, transcript, model, encoded)
+                encode = partial(encode_clip, content, transcript, model, must_match=must_match)
+                cloned = self._encoder.submit(encode).result()
+                store_encoded(path, cloned)
         except VoiceError as error:
             raise VoiceError(f"The voice {voice.name} cannot be used: {error}") from error
-        return cloned_voice(encoded, transcript)
+        return cloned
 
     def _read(self, directory: Path, root: Path) -> LibraryVoice:
         try:
@@ -194,13 +177,6 @@ class VoiceLibrary:
         if known is not None and known.files == files:
             return known
         return read_voice(directory, root, files)
-
-
-class _PreparedKey(NamedTuple):
-    directory: Path
-    files: tuple[VoiceFile, ...]
-    model_name: str
-    encoder_id: str
 
 
 def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, TypeAlias
 
 import yaml
 
@@ -38,6 +38,8 @@ CHECK_RATE_HZ: Final = 24_000
 """Rate at which clips are checked and written; every published model has it."""
 
 FILE_NAMES: Final = frozenset({*CLIP_NAMES, TRANSCRIPT_NAME, DESCRIPTION_NAME, SETTINGS_NAME})
+FileState: TypeAlias = tuple[str, int, int]
+"""Name, size and time of a file; another state means that the file has changed."""
 _MAX_NAME_CHARACTERS = 64
 _MAX_TEXT_BYTES = 16 * 2**10
 
@@ -45,23 +47,10 @@ _MAX_TEXT_BYTES = 16 * 2**10
 class VoiceKind(StrEnum):
     """What a voice is made of."""
 
-    ICL = "icl"
-    """A clip and its transcript, from which speech continues."""
-    X_VECTOR = "x_vector"
-    """The timbre of a clip."""
-    DESIGNED = "designed"
-    """A description in words."""
-    PRESET = "preset"
-    """A preset speaker with settings of its own."""
-
-
-MODEL_TYPES: Final[dict[VoiceKind, ModelType]] = {
-    VoiceKind.ICL: "base",
-    VoiceKind.X_VECTOR: "base",
-    VoiceKind.DESIGNED: "voice_design",
-    VoiceKind.PRESET: "custom_voice",
-}
-"""Kind of voice -> type of the models that speak it."""
+    ICL = "icl"  # a clip and its transcript, from which speech continues
+    X_VECTOR = "x_vector"  # the timbre of a clip
+    DESIGNED = "designed"  # a description in words
+    PRESET = "preset"  # a preset speaker with settings of its own
 
 
 @dataclass(frozen=True)
@@ -86,14 +75,6 @@ class VoiceSettings:
         return options if self.seed is None else replace(options, seed=self.seed)
 
 
-class VoiceFile(NamedTuple):
-    """A file of a voice folder; another size or time means that it has changed."""
-
-    name: str
-    num_bytes: int
-    modified_ns: int
-
-
 @dataclass(frozen=True)
 class LibraryVoice:
     """A voice of the library, usable or not."""
@@ -108,7 +89,7 @@ class LibraryVoice:
     text: str = ""
     """Transcript of an ICL voice, description of a designed one."""
     settings: VoiceSettings = field(default_factory=VoiceSettings)
-    files: tuple[VoiceFile, ...] = field(default=(), repr=False)
+    files: tuple[FileState, ...] = field(default=(), repr=False)
     """The folder's files when the voice was read."""
     problem: str | None = None
     """Why the voice cannot be used and what to do."""
@@ -116,7 +97,9 @@ class LibraryVoice:
     @property
     def model_type(self) -> ModelType:
         """Type of the models that speak it."""
-        return MODEL_TYPES[self.kind]
+        if self.clip is not None:
+            return "base"
+        return "voice_design" if self.kind is VoiceKind.DESIGNED else "custom_voice"
 
 
 def voice_key(name: str) -> str:
@@ -148,11 +131,7 @@ def escape_control_chars(text: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small UTF-8 file, without a byte order mark.
-
-    Raises:
-        VoiceError: The file cannot be read, is too long or is not UTF-8.
-    """
+    """Return the text of a small UTF-8 file without a byte order mark, or raise a VoiceError."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_TEXT_BYTES + 1)
@@ -167,12 +146,7 @@ def read_text(path: Path) -> str:
 
 
 def read_settings(path: Path) -> VoiceSettings:
-    """Read ``voice.yaml``.
-
-    Raises:
-        ConfigError: It is not valid YAML, or holds an unknown key or a wrong value.
-        VoiceError: It cannot be read.
-    """
+    """Read ``voice.yaml``, or raise a ConfigError or VoiceError."""
     text = read_text(path)
     try:
         values = yaml.safe_load(text)
@@ -184,33 +158,22 @@ def read_settings(path: Path) -> VoiceSettings:
     return VoiceSettings(**read_mapping(VoiceSettings, values, path.name))
 
 
-def list_files(directory: Path) -> tuple[VoiceFile, ...]:
-    """Return the state of the known files in a voice folder.
-
-    Raises:
-        OSError: The folder cannot be read.
-    """
+def list_files(directory: Path) -> tuple[FileState, ...]:
+    """Return the state of the known files in a voice folder; an OSError if it cannot be read."""
+    states: list[FileState] = []
     with os.scandir(directory) as entries:
-        known = [entry for entry in entries if entry.name.lower() in FILE_NAMES]
-        return tuple(sorted(map(_file_state, known)))
-
-
-def _file_state(entry: "os.DirEntry[str]") -> VoiceFile:
-    try:
-        status = entry.stat()
-    except OSError:  # a link to nothing
-        status = entry.stat(follow_symlinks=False)
-    return VoiceFile(entry.name, status.st_size, status.st_mtime_ns)
+        for entry in entries:
+            if entry.name.lower() in FILE_NAMES:
+                is_link_to_nothing = entry.is_symlink() and not Path(entry.path).exists()
+                status = entry.stat(follow_symlinks=not is_link_to_nothing)
+                states.append((entry.name, status.st_size, status.st_mtime_ns))
+    return tuple(sorted(states))
 
 
 def check_clip(voice: LibraryVoice) -> float:
-    """Check the clip of a cloned voice and its transcript; return its seconds of speech.
-
-    Raises:
-        VoiceError: They cannot be used.
-    """
+    """Return the seconds of speech in a voice's clip; a VoiceError if it cannot be used."""
     if voice.clip is None:
-        raise VoiceError(f"The voice {voice.name} has no clip.")
+        return 0.0
     samples = load_reference_clip(voice.clip, CHECK_RATE_HZ)
     duration_s = speech_duration_s(samples, CHECK_RATE_HZ)
     if voice.kind is VoiceKind.ICL and (voice.settings.check_transcript or not voice.text):
@@ -222,10 +185,10 @@ def check_clip(voice: LibraryVoice) -> float:
     return duration_s
 
 
-def read_voice(directory: Path, root: Path, files: tuple[VoiceFile, ...]) -> LibraryVoice:
+def read_voice(directory: Path, root: Path, files: tuple[FileState, ...]) -> LibraryVoice:
     """Read and check one voice folder of the library ``root``; an error becomes its problem."""
-    names = {file.name.lower(): file.name for file in files}
-    clips = [file.name for file in files if file.name.lower() in CLIP_NAMES]
+    names = {name.lower(): name for name, _, _ in files}
+    clips = [name for name, _, _ in files if name.lower() in CLIP_NAMES]
     if clips:
         kind = VoiceKind.ICL if TRANSCRIPT_NAME in names else VoiceKind.X_VECTOR
     else:
@@ -251,12 +214,7 @@ def read_voice(directory: Path, root: Path, files: tuple[VoiceFile, ...]) -> Lib
 
 
 def _read_files(voice: LibraryVoice, names: Mapping[str, str], num_clips: int) -> LibraryVoice:
-    """Return the voice with the contents of its files; ``names`` are in lower case -> on disk.
-
-    Raises:
-        VoiceError: The voice cannot be used.
-        ConfigError: ``voice.yaml`` cannot be used.
-    """
+    """Return the voice with the contents of its files; ``names`` are in lower case -> on disk."""
     if language_code(voice.language) is None:
         raise VoiceError(
             f"The folder {voice.language!r} is not a language of the models; move the voice to a "
@@ -266,26 +224,7 @@ def _read_files(voice: LibraryVoice, names: Mapping[str, str], num_clips: int) -
         raise VoiceError("There are several clips; keep one.")
     if SETTINGS_NAME in names:
         voice = replace(voice, settings=read_settings(voice.directory / names[SETTINGS_NAME]))
-    _check_preset(voice, has_source=bool(num_clips) or DESCRIPTION_NAME in names)
-    match voice.kind:
-        case VoiceKind.ICL:
-            voice = replace(voice, text=_read_line(voice.directory / names[TRANSCRIPT_NAME]))
-        case VoiceKind.DESIGNED:
-            voice = replace(voice, text=_read_line(voice.directory / names[DESCRIPTION_NAME]))
-            if not voice.text:
-                raise VoiceError(f"{DESCRIPTION_NAME} is empty; describe the voice in it.")
-    if voice.clip is not None:
-        check_clip(voice)
-    return voice
-
-
-def _read_line(path: Path) -> str:
-    return " ".join(read_text(path).split())
-
-
-def _check_preset(voice: LibraryVoice, *, has_source: bool) -> None:
-    """Check that a folder has one source: clip, description or the preset of its settings."""
-    preset = voice.settings.preset
+    preset, has_source = voice.settings.preset, bool(num_clips) or DESCRIPTION_NAME in names
     if not has_source and preset is None:
         raise VoiceError(
             f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a description "
@@ -297,6 +236,13 @@ def _check_preset(voice: LibraryVoice, *, has_source: bool) -> None:
             f"{SETTINGS_NAME} names the preset {escape_control_chars(preset)}, but there is a clip "
             "or a description too; keep one of them."
         )
+    if voice.kind in (VoiceKind.ICL, VoiceKind.DESIGNED):
+        path = voice.directory / names[TRANSCRIPT_NAME if voice.clip else DESCRIPTION_NAME]
+        voice = replace(voice, text=" ".join(read_text(path).split()))
+        if not voice.text and voice.clip is None:
+            raise VoiceError(f"{DESCRIPTION_NAME} is empty; describe the voice in it.")
+    check_clip(voice)
+    return voice
 
 
 def _check_inside(path: Path, root: Path, *, is_file: bool) -> None:
