@@ -8,7 +8,7 @@ name everywhere: ``max_connections`` in the file is ``--max-connections`` and
 import argparse
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,7 +17,6 @@ import yaml
 
 from wyoming_qwen3tts.errors import ConfigError
 from wyoming_qwen3tts.settings import (
-    Setting,
     list_settings,
     read_mapping,
     setting,
@@ -51,8 +50,8 @@ class Config:
     )
     model_wait_timeout: float = setting(
         0.0,
-        "Seconds that a request waits for a model that is still being downloaded or built. After "
-        "that it fails with a message that gives the progress.",
+        "Seconds that a request waits for a model that is being installed; then it fails with a "
+        "message that gives the progress.",
         minimum=0,
         maximum=3_600,
     )
@@ -64,18 +63,15 @@ class Config:
     )
     data_dirs: tuple[str, ...] = setting(
         (),
-        "Directories to search for model bundles and the voice library, in this order; the first "
-        "is written to. Default: the folder onnx of a source checkout, else the user's data "
-        "folder.",
+        "Directories to search for model bundles and the voice library; the first is written to. "
+        "Default: the folder onnx of a source checkout, else the user's data folder.",
         item="data_dir",
     )
     voice: str | None = setting(
         None, "Voice for requests that name none; null takes the first voice."
     )
     precision: Literal["auto", "fp32", "int8", "int4"] = setting(
-        "auto",
-        "Precision of the models: fp32, int8 or int4. auto takes an installed bundle, and builds "
-        "int8.",
+        "auto", "Precision of the models. auto takes an installed bundle, and builds int8."
     )
     threads: int = setting(
         0, "Threads for synthesis; 0 takes one for each fast core.", minimum=0, maximum=1_024
@@ -90,8 +86,7 @@ class Config:
     parallel_utterances: int = setting(
         4,
         "Utterances that one model speaks at the same time: sentences of one text, or requests of "
-        "several clients. The last place is kept for the beginning of an answer. Each costs "
-        "memory.",
+        "several clients. The last place is for the beginning of an answer. Each costs memory.",
         minimum=1,
         maximum=16,
     )
@@ -108,10 +103,7 @@ class Config:
         minimum=0.1,
     )
     max_requests: int = setting(
-        64,
-        "Maximum number of active and queued requests of all clients. Further requests fail with "
-        "BusyError.",
-        minimum=1,
+        64, "Maximum number of active and queued requests; more fail with BusyError.", minimum=1
     )
     streaming: bool = setting(
         True, "Tell clients that they may send text in pieces, as a language model writes it."
@@ -154,10 +146,7 @@ class Config:
         maximum=10,
     )
     top_k: int | None = setting(
-        None,
-        "Number of likeliest codes that the talker samples from; 0 for all, null takes the model's "
-        "own.",
-        minimum=0,
+        None, "Number of likeliest codes to sample from; 0: all, null: the model's own.", minimum=0
     )
     top_p: float | None = setting(
         None,
@@ -167,19 +156,13 @@ class Config:
         maximum=1,
     )
     sentence_silence: float = setting(
-        0.0, "Silence between sentences, in seconds.", minimum=0, maximum=10
+        0.0, "Seconds of silence between sentences.", minimum=0, maximum=10
     )
     leading_silence: float = setting(
-        0.0,
-        "Silence before the speech, in seconds, for players that swallow the beginning.",
-        minimum=0,
-        maximum=10,
+        0.0, "Seconds of silence first, for players that swallow the start.", minimum=0, maximum=10
     )
     trailing_silence: float = setting(
-        0.0,
-        "Silence after the speech, in seconds, for players that swallow the end.",
-        minimum=0,
-        maximum=10,
+        0.0, "Seconds of silence last, for players that swallow the end.", minimum=0, maximum=10
     )
     max_prebuffer: float = setting(
         4.0,
@@ -223,7 +206,13 @@ class Config:
     @property
     def data_paths(self) -> list[Path]:
         """Directories of bundles and voices; the first is written to."""
-        return [Path(each).expanduser() for each in self.data_dirs] or default_data_dirs()
+        if self.data_dirs:
+            return [Path(each).expanduser() for each in self.data_dirs]
+        if (_PACKAGE_ROOT / "pyproject.toml").exists():
+            return [_PACKAGE_ROOT / "onnx"]
+        home = os.environ.get("XDG_DATA_HOME")
+        base = Path(home) if home else Path.home() / ".local" / "share"
+        return [base / "wyoming-qwen3tts"]
 
     @property
     def num_threads(self) -> int:
@@ -250,15 +239,10 @@ OLD_NAMES: Final[Mapping[str, str | None]] = {
     "keep_as_written": "disabled_text_rules",
     "hold_back": "max_prebuffer",
     "allow": "allowed_networks",
-    "sampling.temperature": "temperature",
-    "sampling.top_k": "top_k",
-    "sampling.top_p": "top_p",
-    "limits.max_connections": "max_connections",
-    "limits.max_text_chars": "max_text_chars",
+    **{f"sampling.{name}": name for name in ("temperature", "top_k", "top_p")},
+    **{f"limits.{name}": name for name in ("max_connections", "max_text_chars")},
     "limits.shutdown_timeout_s": "shutdown_timeout",
-    "device": None,
-    "log_format": None,
-    **{f"limits.{name}": None for name in _OLD_LIMITS},
+    **dict.fromkeys(("device", "log_format", *(f"limits.{name}" for name in _OLD_LIMITS))),
 }
 """Former name of a setting -> its name now, or None when it is gone. Remove in the next release."""
 
@@ -279,11 +263,20 @@ def load_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -
         ConfigError: A setting is unknown, of the wrong kind or out of range.
     """
     values: dict[str, Any] = {}
-    file = getattr(arguments, "config", None) or environment.get(_CONFIG_VARIABLE)
-    if file:
+    given = vars(arguments)
+    if file := given.get("config") or environment.get(_CONFIG_VARIABLE):
         values |= read_file(Path(file))
-    values |= _read_environment(environment)
-    values |= _read_flags(vars(arguments))
+    variables = {variable_name(name): name for name in (*OLD_NAMES, *SETTINGS)}
+    for variable, text in environment.items():
+        if variable in variables:
+            values |= _parse(variables[variable], text, variable_name)
+        elif variable.startswith(ENVIRONMENT_PREFIX) and variable != _CONFIG_VARIABLE:
+            # Only a warning: Kubernetes sets variables such as WYOMING_QWEN3TTS_SERVICE_HOST.
+            near = suggestion(variable, variables)
+            _LOGGER.warning("Unknown environment variable %s%s", variable, near)
+    for name in (*OLD_NAMES, *SETTINGS):
+        if (value := given.get(_dest(name))) is not None:
+            values |= _parse(name, value, flag_name)
     return Config(**values)
 
 
@@ -302,76 +295,41 @@ def read_file(path: Path) -> dict[str, Any]:
     return read_mapping(Config, values, str(path), OLD_NAMES)
 
 
-def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    names = {variable_name(name): name for name in (*OLD_NAMES, *SETTINGS)}
-    values: dict[str, Any] = {}
-    for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == _CONFIG_VARIABLE:
-            continue
-        if (known := names.get(variable)) is None:
-            # Only a warning: Kubernetes sets variables such as WYOMING_QWEN3TTS_SERVICE_HOST.
-            near = suggestion(variable, names)
-            _LOGGER.warning("Unknown environment variable %s%s", variable, near)
-        elif name := _current_name(known, variable_name):
-            values[name] = SETTINGS[name].parse(text, variable)
-    return values
-
-
-def _read_flags(given: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for known in (*OLD_NAMES, *SETTINGS):
-        value = given.get(_dest(known))
-        if value is not None and (name := _current_name(known, flag_name)):
-            values[name] = SETTINGS[name].parse(value, flag_name(known))
-    return values
-
-
-def _current_name(name: str, spell: Callable[[str], str]) -> str | None:
-    """Return the name of a setting now, with a warning if it has changed; None if it is gone."""
-    if name not in OLD_NAMES:
-        return name
-    new = OLD_NAMES[name]
-    warn_old_name(spell(name), new and spell(new))
-    return new
+def _parse(name: str, text: Any, spell: Callable[[str], str]) -> dict[str, Any]:
+    """Return the value of a setting under its name now; nothing if the setting is gone."""
+    new = OLD_NAMES.get(name, name)
+    if name in OLD_NAMES:
+        warn_old_name(spell(name), new and spell(new))
+    return {} if new is None else {new: SETTINGS[new].parse(text, spell(name))}
 
 
 def add_flags(parser: argparse._ActionsContainer, *names: str) -> None:
     """Add ``--config`` and a flag for each named setting, or for all; absent flags set nothing."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        default=argparse.SUPPRESS,
-        help="YAML file with settings, see server.example.yaml",
-    )
-    for name in names or SETTINGS:
-        known = SETTINGS[name]
-        flags = [flag_name(each) for each in (known.item, name) if each]
-        help_line = f"{known.doc} (default: {_shown(known.default)})".replace("%", "%%")
-        _add_flag(parser, flags, name, known, help_line)
-    singular = {known.item for known in SETTINGS.values()}
-    for old, new in OLD_NAMES.items():
-        if (not names or new in names) and old not in singular:
-            known_now = SETTINGS[new] if new else None
-            _add_flag(parser, [flag_name(old)], old, known_now, argparse.SUPPRESS)
-
-
-def _add_flag(
-    parser: argparse._ActionsContainer,
-    flags: Sequence[str],
-    name: str,
-    known: Setting | None,
-    help_line: str,
-) -> None:
-    options: dict[str, Any] = {"dest": _dest(name), "default": argparse.SUPPRESS}
-    if known is not None and known.kind is bool:
-        options["action"] = argparse.BooleanOptionalAction
-    elif known is not None:
-        options["metavar"] = (known.item or known.name).upper()
-        if known.kind in {tuple, dict}:
-            options["action"] = "append"
-        if known.when_true is not None:
-            options |= {"nargs": "?", "const": known.when_true, "metavar": "NAME"}
-    parser.add_argument(*flags, help=help_line, **options)
+    help_line = "YAML file with settings, see server.example.yaml"
+    parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=help_line)
+    items = {known.item for known in SETTINGS.values()}
+    for name in (*SETTINGS, *OLD_NAMES):
+        new = OLD_NAMES.get(name, name)
+        # A former name may be the name of one entry now (--model).
+        if (names and new not in names) or (name in OLD_NAMES and name in items):
+            continue
+        flags = [flag_name(name)]
+        options: dict[str, Any] = {"dest": _dest(name), "default": argparse.SUPPRESS}
+        known = SETTINGS[new] if new else None
+        if known is None or name in OLD_NAMES:
+            options["help"] = argparse.SUPPRESS
+        else:
+            options["help"] = f"{known.doc} (default: {_shown(known.default)})".replace("%", "%%")
+            flags = [flag_name(each) for each in (known.item, name) if each]
+        if known is not None and known.kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif known is not None:
+            options["metavar"] = (known.item or known.name).upper()
+            if known.kind in {tuple, dict}:
+                options["action"] = "append"
+            if known.when_true is not None:
+                options |= {"nargs": "?", "const": known.when_true, "metavar": "NAME"}
+        parser.add_argument(*flags, **options)
 
 
 def is_given(arguments: argparse.Namespace, name: str) -> bool:
@@ -386,8 +344,7 @@ def flag_name(name: str) -> str:
 
 def flag_names() -> list[str]:
     """Return every flag that stands for a setting."""
-    names = [*SETTINGS, *(known.item for known in SETTINGS.values() if known.item)]
-    return [flag_name(name) for name in names]
+    return [flag_name(each) for k in SETTINGS.values() for each in (k.item, k.name) if each]
 
 
 def variable_name(name: str) -> str:
@@ -406,12 +363,3 @@ def _shown(default: Any) -> str:
     if isinstance(default, tuple | dict):
         return ", ".join(default) or "none"
     return "none" if default is None else str(default)
-
-
-def default_data_dirs() -> list[Path]:
-    """Return ``onnx/`` of a source checkout, else a folder of the user's data."""
-    if (_PACKAGE_ROOT / "pyproject.toml").exists():
-        return [_PACKAGE_ROOT / "onnx"]
-    home = os.environ.get("XDG_DATA_HOME")
-    base = Path(home) if home else Path.home() / ".local" / "share"
-    return [base / "wyoming-qwen3tts"]

@@ -9,9 +9,9 @@ import logging
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import yaml
 
@@ -19,16 +19,29 @@ from wyoming_qwen3tts.errors import ConfigError
 
 _LOGGER = logging.getLogger(__name__)
 
-_KIND_NAMES: Final = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    tuple: "a list of texts",
-    dict: "a mapping of NAME: TEXT",
+_NONE: Final = frozenset({"", "none", "null"})
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 
-SettingsT = TypeVar("SettingsT")
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
+
+
+_KINDS: Final[Mapping[type, tuple[str, Callable[[Any], bool]]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: type(value) is int),
+    float: ("a number", lambda value: type(value) in {int, float} and math.isfinite(value)),
+    str: ("a text", lambda value: isinstance(value, str)),
+    tuple: ("a list of texts", _are_texts),
+    dict: (
+        "a mapping of NAME: TEXT",
+        lambda value: isinstance(value, Mapping) and _are_texts([*value, *value.values()]),
+    ),
+}
+"""Kind of a setting -> its name in messages, and the check of a YAML value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +50,6 @@ class Setting:
 
     name: str
     kind: type
-    """bool, int, float, str, tuple (of texts) or dict (of texts)."""
     optional: bool
     """None is a value."""
     default: Any
@@ -65,93 +77,62 @@ class Setting:
         if value is None and self.optional:
             return None
         if isinstance(value, str) and value in self.old_values:
-            new = self.old_values[value]
-            _LOGGER.warning("%s: %s is now called %s", name, value, new)
-            value = new
-        converted = self._convert(value, name)
-        if self.choices and converted not in self.choices:
-            near = suggestion(str(value), self.choices)
+            value = warn_old_name(f"{name}: {value}", self.old_values[value])
+        if self.kind is tuple and isinstance(value, str):
+            value = [value]
+        if self.kind is dict and _are_texts(value):
+            value = dict(_pair(entry, name) for entry in value)
+        wanted, is_right = _KINDS[self.kind]
+        if not is_right(value):
+            raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+        if self.choices and value not in self.choices:
+            near = suggestion(value, self.choices)
             raise ConfigError(
                 f"{name} must be one of {', '.join(self.choices)}, not {value!r}{near}"
             )
-        if self.minimum is not None and converted < self.minimum:
+        if self.minimum is not None and value < self.minimum:
             raise ConfigError(f"{name} must be at least {self.minimum:g}, not {value!r}")
-        if self.maximum is not None and converted > self.maximum:
+        if self.maximum is not None and value > self.maximum:
             raise ConfigError(f"{name} must be at most {self.maximum:g}, not {value!r}")
-        return converted
+        return self.kind(value)
 
     def parse(self, text: str | bool | list[str], name: str) -> Any:
-        """Return the value of a text from a flag or an environment variable.
-
-        A list is separated by semicolons, or by commas where its entries cannot hold them; or it
-        is written as in YAML or JSON. A flag may be repeated. ``none`` or an empty text stands for
-        None.
+        """Return the checked value of a variable, of a flag, or of a flag that was repeated.
 
         Raises:
             ConfigError: The text is not a value of this setting.
         """
-        if isinstance(text, bool):
-            return text
-        if isinstance(text, list):
-            parts = [self.parse(part, name) for part in text]
-            merged = [
-                each for part in parts for each in (part.items() if self.kind is dict else part)
-            ]
-            return self.kind(merged)
-        value: Any = text.strip()
-        lowered = value.lower()
-        if self.optional and lowered in {"", "none", "null"}:
-            return None
+        value: Any = text
         try:
-            if (self.kind is bool or self.when_true is not None) and lowered in _BOOLEANS:
-                value = _BOOLEANS[lowered]
-            elif self.kind in {int, float}:
-                value = self.kind(value)
-            elif self.kind in {tuple, dict}:
-                value = self._split(value)
+            if self.kind in {tuple, dict}:
+                texts = text if isinstance(text, list) else [str(text)]
+                value = [entry for each in texts for entry in self._entries(each.strip())]
+            elif isinstance(text, str):
+                value = text.strip()
+                if self.optional and value.lower() in _NONE:
+                    value = None
+                elif self.kind is bool or self.when_true is not None:
+                    value = _BOOLEANS.get(value.lower(), value)
+                else:
+                    value = self.kind(value)
         except (ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"{name} must be {_KIND_NAMES[self.kind]}, not {text!r}") from error
+            raise ConfigError(f"{name} must be {_KINDS[self.kind][0]}, not {text!r}") from error
         return self.check(value, name)
 
-    def _split(self, text: str) -> Any:
+    def _entries(self, text: str) -> Sequence[Any]:
+        """Split a list at semicolons, or at commas if entries cannot hold them, or read as YAML."""
         if text[:1] in {"[", "{"}:
-            return yaml.safe_load(text)
+            value = yaml.safe_load(text)
+            return [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
         separator = "," if self.commas and ";" not in text else ";"
         return [part.strip() for part in text.split(separator) if part.strip()]
 
-    def _convert(self, value: Any, name: str) -> Any:
-        if self.kind is float and type(value) in {int, float} and math.isfinite(value):
-            return float(value)
-        if self.kind is tuple:
-            parts = (value,) if isinstance(value, str) else value
-            if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
-                return tuple(parts)
-        elif self.kind is dict:
-            if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
-                value = _pairs(value, name)
-            if isinstance(value, Mapping) and all(
-                isinstance(text, str) and text.strip() for pair in value.items() for text in pair
-            ):
-                return {key.strip(): text.strip() for key, text in value.items()}
-        elif type(value) is self.kind and self.kind is not float:
-            return value
-        raise ConfigError(f"{name} must be {_KIND_NAMES[self.kind]}, not {value!r}")
 
-
-_BOOLEANS: Final = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
-
-
-def _pairs(entries: Iterable[str], name: str) -> dict[str, str]:
-    pairs = {}
-    for entry in entries:
-        key, separator, text = entry.partition("=")
-        if not separator:
-            raise ConfigError(f"{name}: {entry!r} is not NAME=TEXT")
-        pairs[key] = text
-    return pairs
+def _pair(entry: str, name: str) -> tuple[str, str]:
+    key, separator, text = entry.partition("=")
+    if not separator:
+        raise ConfigError(f"{name}: {entry!r} is not NAME=TEXT")
+    return key.strip(), text.strip()
 
 
 def setting(default: Any, doc: str, **details: Any) -> Any:
@@ -187,11 +168,11 @@ def list_settings(kind: type) -> dict[str, Setting]:
 def read_mapping(
     kind: type, values: Any, source: str, old_names: Mapping[str, str | None] | None = None
 ) -> dict[str, Any]:
-    """Return the checked values of a mapping, as a YAML file has it.
+    """Return the checked values of a YAML file.
 
     Args:
         kind: The dataclass that declares the settings.
-        values: The mapping; None counts as empty.
+        values: The file's values; None counts as empty.
         source: Name of the file, for messages.
         old_names: Former name -> name now, or None for a setting that is gone. A dot separates the
             key of a former section from the key in it.
@@ -199,37 +180,29 @@ def read_mapping(
     Raises:
         ConfigError: Keys are unknown, or a value is of the wrong kind or out of range.
     """
-    if values is None:
-        return {}
-    if not isinstance(values, Mapping):
+    if not isinstance(values, Mapping | None):
         raise ConfigError(f"{source}: the file must hold keys and values, not {values!r}")
     known, old_names = list_settings(kind), old_names or {}
+    sections = {name.partition(".")[0] for name in old_names if "." in name}
+    flat: dict[str, Any] = {}
+    for key, value in (values or {}).items():
+        if key in sections and isinstance(value, Mapping | None):
+            flat |= {f"{key}.{inner}": each for inner, each in (value or {}).items()}
+        else:
+            flat[str(key)] = value
     found: dict[str, Any] = {}
     unknown: list[str] = []
-    for key, value in _flattened(values, old_names):
-        name = key
-        if key in old_names:
-            name = warn_old_name(f"{source}: {key}", old_names[key]) or ""
+    for key, value in flat.items():
+        is_old = key in old_names
+        name = warn_old_name(f"{source}: {key}", old_names[key]) if is_old else key
         if name in known:
             found[name] = known[name].check(value, f"{source}: {key}")
-        elif name:
+        elif name is not None:
             unknown.append(key + suggestion(key, [*known, *old_names]))
     if unknown:
         plural = "s" if len(unknown) > 1 else ""
         raise ConfigError(f"{source}: unknown setting{plural} {', '.join(unknown)}")
     return found
-
-
-def _flattened(
-    values: Mapping[Any, Any], old_names: Mapping[str, str | None]
-) -> Iterable[tuple[str, Any]]:
-    """Yield keys and values; those of a former section come with its name before a dot."""
-    sections = {name.split(".")[0] for name in old_names if "." in name}
-    for key, value in values.items():
-        if key in sections and isinstance(value, Mapping | None):
-            yield from ((f"{key}.{inner}", leaf) for inner, leaf in (value or {}).items())
-        else:
-            yield str(key), value
 
 
 def warn_old_name(old: str, new: str | None) -> str | None:
