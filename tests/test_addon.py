@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from script._addon import (
+from script._tools.addon import (
     EXCLUDED_OPTIONS,
     VISIBLE_OPTIONS,
     render_config,

@@ -91,6 +91,36 @@ BANNED = {"torch", "transformers", "requests"}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 
+MAX_PACKAGE_LINES = 15_000
+MAX_SCRIPT_LINES = 3_500
+MAX_FILE_LINES = 450
+MAX_FOLDER_FILES = 12
+SCRIPTS = sorted(
+    path
+    for path in (ROOT.parent / "script").rglob("*")
+    if path.suffix == ".py" or (path.is_file() and not path.suffix)
+)
+
+
+def num_lines(paths: list[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def test_the_package_and_the_scripts_stay_small():
+    assert num_lines(MODULES) <= MAX_PACKAGE_LINES
+    assert num_lines(SCRIPTS) <= MAX_SCRIPT_LINES
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=str)
+def test_no_file_is_long(path):
+    assert num_lines([path]) <= MAX_FILE_LINES
+
+
+def test_no_folder_is_crowded():
+    folders = {path.parent for path in [*MODULES, *SCRIPTS]} - {ROOT.parent / "script"}
+    crowded = {folder for folder in folders if len(list(folder.glob("*.py"))) > MAX_FOLDER_FILES}
+    assert not crowded
+
 
 def module_name(path: Path) -> str:
     """Return a module's name below the package; the package's own is empty."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from script._addon import EXAMPLE, render_example
+from script._tools.addon import EXAMPLE, render_example
 from wyoming_qwen3tts.config import (
     OLD_NAMES,
     SETTINGS,

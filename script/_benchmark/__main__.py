@@ -133,7 +133,8 @@ def _arguments(texts: tuple[str, ...], length: float, *, is_answer: bool) -> dic
 
 
 def _machine() -> dict[str, Any]:
-    names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line for line in lines if line.startswith("model name")]
     return {
         "processor": names[0].partition(":")[2].strip() if names else platform.processor(),
         "cores": os.cpu_count(),
@@ -141,13 +142,6 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "onnxruntime": ort.__version__,
     }
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
 
 
 def _table(report: dict[str, Any]) -> str:

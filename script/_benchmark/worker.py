@@ -7,6 +7,7 @@ checkout speaks the same protocol, so two versions can be measured in turns.
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,12 +93,9 @@ def main(arguments: list[str]) -> int:
 
 def _peak_rss_mb() -> float | None:
     """Peak resident memory; ``getrusage`` would report the parent's peak for a new process."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    return int(fields["VmHWM"].split()[0]) * 1024 / 1e6
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s*(\d+)", status.read_text()) if status.exists() else None
+    return int(found[1]) * 1024 / 1e6 if found else None
 
 
 if __name__ == "__main__":

@@ -68,11 +68,8 @@ class Pipeline:
         torch.manual_seed(self._recipe.seed)
         speech, codes = self._directory / "speech", self._directory / "codes"
         shards = [*training_shards(speech)]
-        path, extractor, codec = (
-            self._directory / "quantizer.pt",
-            FeatureExtractor(),
-            self._recipe.codec,
-        )
+        path, extractor = self._directory / "quantizer.pt", FeatureExtractor()
+        codec = self._recipe.codec
         if not path.exists():
             first = [extractor.shard(shard) for shard in shards[: codec.encoder_shards]]
             torch.save(train_quantizer(codec, torch.cat(first).half()).state_dict(), path)

@@ -93,8 +93,7 @@ class PromptWriter:
 
 def num_codec_rows(codec: Any) -> int:
     """Return the rows of the talker's codec table."""
-    rows: int = codec.codebook_size + NUM_SPECIAL_CODEC_IDS
-    return rows
+    return int(codec.codebook_size + NUM_SPECIAL_CODEC_IDS)
 
 
 def write_tokenizer(directory: Path) -> BpeTokenizer:

@@ -27,9 +27,5 @@ def read_recipe(path: Path = RECIPE) -> Any:
 
 
 def _keys(values: dict[str, Any]) -> set[str]:
-    nested = (f"{key}.{name}" for key in values for name in _section(values[key]))
-    return {*values, *nested}
-
-
-def _section(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    sections = {key: value for key, value in values.items() if isinstance(value, dict)}
+    return {*values, *(f"{key}.{name}" for key in sections for name in sections[key])}

@@ -13,7 +13,7 @@ from tests.support.random_checkpoint.vocabulary import SPECIAL_TOKENS, Vocabular
 from wyoming_qwen3tts.text.normalize import normalize
 
 GRAMMAR: Final = Path(__file__).with_name("phrases.yaml")
-TEST_PHRASES: Final = Path(__file__).with_name("test_phrases.yaml")
+_TEST_PHRASES: Final = Path(__file__).with_name("test_phrases.yaml")
 _SLOT = re.compile(r"\{([^{}]+)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_CHARACTERS = 92
@@ -27,9 +27,9 @@ _MERGES: Final = (
 _ROW_MULTIPLE: Final = 32
 
 
-def read_test_phrases(path: Path = TEST_PHRASES) -> dict[str, list[str]]:
+def read_test_phrases() -> dict[str, list[str]]:
     """Return the test phrases: ``held_out`` by the grammar, ``free`` in other shapes."""
-    values: dict[str, list[str]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values: dict[str, list[str]] = yaml.safe_load(_TEST_PHRASES.read_text(encoding="utf-8"))
     return values
 
 

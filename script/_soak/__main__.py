@@ -197,7 +197,6 @@ def _summary(report: dict[str, Any], judgements: Sequence[Judgement]) -> str:
         "",
         *(f"{count:7,}  {kind}" for kind, count in sorted(report["done"].items())),
         f"{report['audio_s']:7,.0f}  seconds of audio heard",
-        "",
         f"{sum(hostile.values()):,} hostile inputs of {len(hostile)} kinds; "
         f"the server's reaction: {_list(report['reactions'])}",
         "",

@@ -163,11 +163,9 @@ class Clients:
             await self._hear(client, "audio-stop", self._first_audio_timer(started_s))
 
     def _first_audio_timer(self, started_s: float) -> Callable[[], None]:
-        def record() -> None:
-            entry = (self._tally.now_s(), time.monotonic() - started_s)
-            self._tally.first_audio_s.append(entry)
-
-        return record
+        return lambda: self._tally.first_audio_s.append(
+            (self._tally.now_s(), time.monotonic() - started_s)
+        )
 
     async def describe(self) -> None:
         """Ask for a description and measure the wait."""

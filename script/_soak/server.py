@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from script._environment import ROOT
+from script._tools.environment import ROOT
 from tests.support.tiny_checkpoint import write_tiny_bundle
 
 _START_S: Final = 60.0

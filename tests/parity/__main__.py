@@ -1,4 +1,4 @@
-"""Command line of ``script/parity`` and ``script/make_reference``."""
+"""Command line of ``script/parity`` and ``script/parity record``."""
 
 import argparse
 import functools

@@ -20,7 +20,7 @@ _DECIMALS = 6
 def write_golden(run: OfficialRun, directory: Path) -> list[Path]:
     """Write both files and return their paths."""
     provenance = {
-        "made by": "script/make_reference, from the official package over seeded tiny checkpoints",
+        "made by": "script/parity record, from the official package over seeded tiny checkpoints",
         "versions": run.results["versions"],
         "seed": run.results["seed"],
         "max_new_tokens": cases.MAX_NEW_TOKENS,

@@ -1,4 +1,4 @@
-"""Command line of ``script/make_checkpoint``."""
+"""Command line of ``python -m tests.support.random_checkpoint``."""
 
 import argparse
 import sys

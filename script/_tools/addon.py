@@ -15,9 +15,9 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.config import SETTINGS
 from wyoming_qwen3tts.settings import Setting
 
-FOLDER: Final = Path(__file__).parents[1] / "config" / "addon"
+FOLDER: Final = Path(__file__).parents[2] / "config" / "addon"
 
-EXAMPLE: Final = Path(__file__).parents[1] / "config" / "server.example.yaml"
+EXAMPLE: Final = Path(__file__).parents[2] / "config" / "server.example.yaml"
 _YAML_END: Final = "...\n"
 _EXAMPLE_HEAD: Final = """\
 # Every setting of wyoming-qwen3tts with its default. Use it with: wyoming-qwen3tts --config FILE

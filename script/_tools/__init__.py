@@ -1,0 +1,1 @@
+"""What the scripts share, and what writes the files of the app."""
