@@ -91,10 +91,10 @@ BANNED = {"torch", "transformers", "requests"}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 
-MAX_PACKAGE_LINES = 15_000
+MAX_PACKAGE_LINES = 18_500
 MAX_SCRIPT_LINES = 3_500
 MAX_FILE_LINES = 450
-MAX_FOLDER_FILES = 12
+MAX_FOLDER_FILES = 13
 SCRIPTS = sorted(
     path
     for path in (ROOT.parent / "script").rglob("*")
