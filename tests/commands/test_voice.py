@@ -19,7 +19,7 @@ from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.text.language import LANGUAGES
 from wyoming_qwen3tts.voices import editing
 from wyoming_qwen3tts.voices.clips import reading_time_s
-from wyoming_qwen3tts.voices.editing import DESIGN_TEXTS, DesignBrief, VoiceDesigner
+from wyoming_qwen3tts.voices.editing import DesignBrief, VoiceDesigner, design_texts
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import VoiceKind
 
@@ -280,7 +280,9 @@ class TestDesign:
         )  # fmt: skip
         assert designed == 0
         assert [seed for _, seed in designer.spoken] == [40, 41]
-        assert designer.spoken[0][0] == DesignBrief("warm low male voice", "de", DESIGN_TEXTS["de"])
+        assert designer.spoken[0][0] == DesignBrief(
+            "warm low male voice", "de", design_texts()["de"]
+        )
         out = capsys.readouterr().out
         assert "candidate-2.wav" in out
         assert "keep grandpa NUMBER" in out
@@ -291,7 +293,7 @@ class TestDesign:
         (entry,) = VoiceLibrary([tmp_path / "data"]).scan()
         assert (entry.problem, entry.kind, entry.language) == (None, VoiceKind.ICL, "de")
         assert (entry.text, entry.settings.description) == (
-            DESIGN_TEXTS["de"],
+            design_texts()["de"],
             "warm low male voice",
         )
         assert entry.clip is not None
@@ -403,8 +405,8 @@ class TestDesign:
             voice("design", "warm", "--name", "anna")
 
     def test_every_language_has_a_text_that_makes_a_good_clip(self) -> None:
-        assert set(DESIGN_TEXTS) == set(LANGUAGES)
-        assert all(6 < reading_time_s(text) < 15 for text in DESIGN_TEXTS.values())
+        assert set(design_texts()) == set(LANGUAGES)
+        assert all(6 < reading_time_s(text) < 15 for text in design_texts().values())
 
 
 class TestDesigner:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +16,15 @@ from wyoming_qwen3tts.models.bundles import installed_bundles
 from wyoming_qwen3tts.models.references import find_bundle, installed_models
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.voices.catalog import Catalog
 from wyoming_qwen3tts.voices.editing import (
-    DESIGN_TEXTS,
     DESIGNS_NAME,
     DesignBrief,
     VoiceDesigner,
     add_voice,
     candidate_path,
+    design_texts,
     design_voice,
     keep_candidate,
     remove_voice,
@@ -88,41 +89,35 @@ def run(
     config: Config,
     open_designer: Callable[[Config], VoiceDesigner] | None = None,
 ) -> int:
-    """Run an action; return 1 when something is wrong with a voice.
-
-    Args:
-        args: What :func:`add_arguments` declared.
-        config: Every setting.
-        open_designer: Opens the VoiceDesign model; tests give their own.
-
-    Raises:
-        Qwen3TTSError: The action is not possible.
-    """
+    """Run an action; return 1 when something is wrong with a voice. Tests give a designer."""
     library = VoiceLibrary(config.data_paths)
     root = config.data_paths[0] / LIBRARY_NAME
+    name = args.name if args.action in ("add", "design", "keep") else ""
+    taken = [voice for voice in library.scan() if name and voice_key(voice.name) == voice_key(name)]
+    if taken:
+        raise VoiceError(
+            f"The name {name} is that of {taken[0].directory}; remove that voice first, or choose "
+            "another name."
+        )
     match args.action:
         case "add":
-            return _add(args, library, root)
+            return _add(args, root)
         case "list":
             return _list(args, config, library)
         case "check":
-            return _check(args.name, library)
+            return _check(library.named(args.name) if args.name else library.scan())
         case "remove":
             return _remove(args.name, library)
         case "design":
-            return _design(args, config, library, root, open_designer or _open_designer)
+            return _design(args, config, root, open_designer or _open_designer)
         case _:
-            _check_free(args.name, library)
             directory = keep_candidate(root, args.name, args.candidate)
             print(f"Added the voice {args.name} in {directory}; any Base model clones it.")
             return 0
 
 
-def _add(args: argparse.Namespace, library: VoiceLibrary, root: Path) -> int:
-    transcript = args.text
-    if args.text_file is not None:
-        transcript = read_text(args.text_file)
-    _check_free(args.name, library)
+def _add(args: argparse.Namespace, root: Path) -> int:
+    transcript = args.text if args.text_file is None else read_text(args.text_file)
     language = _language(args.language)
     directory = add_voice(root, args.name, language, args.audio, transcript, args.description)
     print(f"Added the voice {args.name} in {directory}")
@@ -137,59 +132,42 @@ def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> in
     entries = library.scan()
     voices = Catalog(bundles, library, {}).combine(entries)
     rows = [
-        {
-            "voice": voice.info.name,
-            "languages": " ".join(voice.info.languages),
-            "model": voice.bundle.reference,
-            "description": voice.info.description,
-        }
-        for voice in voices
+        (v.info.name, " ".join(v.info.languages), v.bundle.reference, v.info.description)
+        for v in voices
     ]
     speaking = [voice.source for voice in voices]
-    rows += [
-        {
-            "voice": entry.name,
-            "languages": entry.language,
-            "model": "-",
-            "description": f"UNUSABLE: {entry.problem}"
-            if entry.problem
-            else f"needs a model of the type {entry.model_type}",
-        }
-        for entry in entries
-        if entry not in speaking
-    ]
+    for entry in entries:
+        if entry not in speaking:
+            problem = f"UNUSABLE: {entry.problem}" if entry.problem else None
+            words = problem or f"needs a model of the type {entry.model_type}"
+            rows.append((entry.name, entry.language, "-", words))
+    columns = ("voice", "languages", "model", "description")
     if args.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-    else:
-        heading = ["VOICE", "LANGUAGES", "MODEL", "DESCRIPTION"]
-        print_table([heading, *(list(row.values()) for row in rows)])
-        if not entries:
-            print(f"Add your own with: {_PROGRAM} add NAME --audio FILE --text TEXT")
+        table = [dict(zip(columns, row, strict=True)) for row in rows]
+        print(json.dumps(table, indent=2, ensure_ascii=False))
+        return 0
+    print_table([[column.upper() for column in columns], *rows])
+    if not entries:
+        print(f"Add your own with: {_PROGRAM} add NAME --audio FILE --text TEXT")
     return 0
 
 
-def _check(name: str | None, library: VoiceLibrary) -> int:
-    voices = library.named(name) if name is not None else library.scan()
+def _check(voices: Sequence[LibraryVoice]) -> int:
     for voice in voices:
-        if voice.problem is None:
-            print(f"ok       {voice.name} ({voice.language}): {_facts(voice)}")
-        else:
-            print(f"PROBLEM  {voice.name} ({voice.language}): {voice.problem}")
+        verdict, words = ("PROBLEM", voice.problem) if voice.problem else ("ok", _facts(voice))
+        print(f"{verdict:7}  {voice.name} ({voice.language}): {words}")
     num_problems = sum(voice.problem is not None for voice in voices)
     print(f"voices checked: {len(voices)}, cannot be used: {num_problems}")
     return 1 if num_problems else 0
 
 
 def _facts(voice: LibraryVoice) -> str:
-    match voice.kind:
-        case VoiceKind.DESIGNED:
-            return "designed from a description"
-        case VoiceKind.PRESET:
-            return f"the preset {voice.settings.preset} with settings of its own"
-        case VoiceKind.ICL:
-            return f"clip and transcript, {check_clip(voice):.1f} s of speech"
-        case _:
-            return f"clip, timbre alone, {check_clip(voice):.1f} s of speech"
+    if voice.settings.preset is not None:
+        return f"the preset {voice.settings.preset} with settings of its own"
+    if voice.clip is None:
+        return "designed from a description"
+    kind = "clip and transcript" if voice.kind is VoiceKind.ICL else "clip, timbre alone"
+    return f"{kind}, {check_clip(voice):.1f} s of speech"
 
 
 def _remove(name: str, library: VoiceLibrary) -> int:
@@ -205,7 +183,6 @@ def _remove(name: str, library: VoiceLibrary) -> int:
 def _design(
     args: argparse.Namespace,
     config: Config,
-    library: VoiceLibrary,
     root: Path,
     open_designer: Callable[[Config], VoiceDesigner],
 ) -> int:
@@ -214,9 +191,8 @@ def _design(
     if not args.description.strip():
         raise RequestError("The description is empty; say what the voice is like.")
     language = _language(args.language)
-    brief = DesignBrief(args.description.strip(), language, args.text or DESIGN_TEXTS[language])
+    brief = DesignBrief(args.description.strip(), language, args.text or design_texts()[language])
     check_voice_name(args.name)
-    _check_free(args.name, library)
     designer = open_designer(config)
     first_seed = secrets.randbelow(_MAX_SEED) if args.seed is None else args.seed
     seeds = range(first_seed, first_seed + args.candidates)
@@ -244,17 +220,8 @@ def _open_designer(config: Config) -> VoiceDesigner:
     )
 
 
-def _check_free(name: str, library: VoiceLibrary) -> None:
-    for voice in library.scan():
-        if voice_key(voice.name) == voice_key(name):
-            raise VoiceError(
-                f"The name {name} is that of {voice.directory}; remove that voice first, or choose "
-                "another name."
-            )
-
-
 def _language(name: str) -> str:
     code = language_code(name)
     if code is None:
-        raise RequestError(f"Unknown language {name!r}; use {', '.join(DESIGN_TEXTS)}.")
+        raise RequestError(f"Unknown language {name!r}; use {', '.join(LANGUAGES)}.")
     return code

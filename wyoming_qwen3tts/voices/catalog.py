@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.models.bundles import EMBEDDED_NAME, InstalledBundle
+from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
@@ -35,24 +35,16 @@ _SPEAKER_NOTES = {
     "ono_anna": "playful, light young woman; native Japanese",
     "sohee": "warm, expressive woman; native Korean",
 }
-_EMBEDDED_NOTES = {
-    EMBEDDED_NAME: "small English voice; for the real ones name a model",
-}
+_EMBEDDED_NOTE = "small English voice; for the real ones name a model"
 _KINDS = {
     VoiceKind.ICL: "cloned voice",
     VoiceKind.X_VECTOR: "cloned voice",
     VoiceKind.DESIGNED: "designed voice",
     VoiceKind.PRESET: "own settings",
 }
-_DESIGNED_NAME = "designed"
 _DEFAULT_DESIGN = "A calm, friendly voice."
 # A code or name of a language, and at most a script and a region: "de", "zh-Hans-CN", "german".
 _LANGUAGE_SUFFIX = re.compile(r"[^\W\d_]+([-_](hans|hant|latn|cyrl))?([-_]([a-z]{2}|\d{3}))?")
-
-
-@dataclass(frozen=True)
-class PromptDesignedVoice:
-    """The voice of a VoiceDesign model that each request describes."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +54,8 @@ class CatalogVoice:
     info: VoiceInfo
     bundle: InstalledBundle
     """The model that speaks it."""
-    source: PresetSpeaker | PromptDesignedVoice | LibraryVoice
-    """Where the voice comes from."""
+    source: PresetSpeaker | LibraryVoice | None
+    """None for the voice that each request describes to a VoiceDesign model."""
     language: str | None = None
     """Plain code that the voice always speaks; None leaves it to request and text."""
     native_language: str | None = None
@@ -74,18 +66,9 @@ class Catalog:
     """Every voice of a server: presets of its models, and voices of the library."""
 
     def __init__(
-        self,
-        bundles: Sequence[InstalledBundle],
-        library: VoiceLibrary,
-        styles: Mapping[str, str],
+        self, bundles: Sequence[InstalledBundle], library: VoiceLibrary, styles: Mapping[str, str]
     ) -> None:
-        """List the voices of these models.
-
-        Args:
-            bundles: The models, most wanted first; may change later.
-            library: The users' own voices.
-            styles: Name -> instruction, offered by voices that follow instructions.
-        """
+        """List voices of models, most wanted first, with styles as name -> instruction."""
         self._bundles = bundles
         self._library = library
         self._styles = {name.strip().lower(): text for name, text in styles.items()}
@@ -103,16 +86,15 @@ class Catalog:
         """
         by_key: dict[str, CatalogVoice] = {}
         for bundle in self._bundles:
-            presets = self._presets(bundle)
-            sized = [
-                _with_size_suffix(preset) if voice_key(preset.info.name) in by_key else preset
-                for preset in presets
-            ]
-            for preset in sized:
-                by_key.setdefault(voice_key(preset.info.name), preset)
+            earlier = set(by_key)
+            for preset in self._presets(bundle):
+                voice = (
+                    _with_size_suffix(preset) if voice_key(preset.info.name) in earlier else preset
+                )
+                by_key.setdefault(voice_key(voice.info.name), voice)
         for entry in library:
-            if entry.problem is None and (voice := self._from_library(entry)) is not None:
-                by_key[voice_key(entry.name)] = voice
+            if entry.problem is None and (own := self._from_library(entry)) is not None:
+                by_key[voice_key(entry.name)] = own
         return [voice for _, voice in sorted(by_key.items())]
 
     async def find(self, request: SpeechRequest, default: str | None) -> CatalogVoice:
@@ -147,30 +129,26 @@ class Catalog:
         options: SynthesisOptions,
         style: str | None,
     ) -> tuple[Voice, SynthesisOptions]:
-        """Return what the model speaks with; a library clip that is new is encoded first.
+        """Return what the model speaks with, and the options with the voice's own in their place.
 
-        Args:
-            voice: A voice of this catalog.
-            model: Its opened model.
-            options: The server's options; the voice's own replace them.
-            style: Name of a style, or an instruction in free words.
+        A new clip is encoded first. A style is a name or an instruction in free words.
 
         Raises:
             VoiceError: The library voice cannot be used.
         """
         instruction = self._styles.get(style.strip().lower(), style) if style else None
         source = voice.source
-        if isinstance(source, PromptDesignedVoice):
+        if source is None:
             return DesignedVoice(instruction or _DEFAULT_DESIGN), options
         spoken: Voice
-        if isinstance(source, LibraryVoice):
+        if isinstance(source, PresetSpeaker):
+            spoken = source
+        else:
             options = source.settings.apply(options)
             instruction = instruction or source.settings.style
             # Other requests may wait for the same encoding: this one's end must not cancel it.
             preparing = asyncio.wrap_future(self._library.prepare(source, model))
             spoken = await asyncio.shield(preparing)
-        else:
-            spoken = source
         if isinstance(spoken, DesignedVoice):
             # The description is the model's instruction: a style can only be added to it.
             return DesignedVoice(" ".join(filter(None, [spoken.description, instruction]))), options
@@ -206,16 +184,12 @@ class Catalog:
         facts = bundle.manifest.facts
         if facts.model_type == "voice_design":
             description = "Designed: describe the voice in words, as the speaker"
-            info = self._info(_DESIGNED_NAME, description, facts)
-            return [CatalogVoice(info, bundle, PromptDesignedVoice())]
-        return [
-            CatalogVoice(
-                self._info(speaker, _describe(speaker, bundle), facts),
-                bundle,
-                PresetSpeaker(speaker),
-            )
+            return [CatalogVoice(self._info("designed", description, facts), bundle, None)]
+        infos = [
+            self._info(speaker, _describe(speaker, bundle), facts)
             for speaker in sorted(facts.speakers)
         ]
+        return [CatalogVoice(info, bundle, PresetSpeaker(info.name)) for info in infos]
 
     def _from_library(self, entry: LibraryVoice) -> CatalogVoice | None:
         """Return a library voice with the model that speaks it; None while no model can."""
@@ -254,12 +228,7 @@ class Catalog:
 
 
 def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
-    """Split "ryan-de", "ryan-de-DE" or "Ryan-German" into the voice's key and a plain code.
-
-    Args:
-        name: As a client wrote it.
-        known: Keys of voices; a known name is never split.
-    """
+    """Split "ryan-de", "ryan-de-DE" or "Ryan-German" into a known key and a plain code."""
     key = voice_key(name)
     if key in known:
         return key, None
@@ -283,6 +252,6 @@ def _with_size_suffix(voice: CatalogVoice) -> CatalogVoice:
 def _describe(speaker: str, bundle: InstalledBundle) -> str:
     name = speaker.replace("_", " ").title()
     if bundle.is_embedded:
-        return f"{name} ({_EMBEDDED_NOTES[bundle.manifest.name]})"
+        return f"{name} ({_EMBEDDED_NOTE})"
     note = _SPEAKER_NOTES.get(speaker)
     return f"{name}: {note}" if note else name

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -46,29 +47,13 @@ _DESIGN_NAME = "design.json"
 # A little under the limit of a clip: longer speech has not found its end.
 _MAX_SPEECH_S = 28.0
 
-DESIGN_TEXTS: Final = {
-    "zh": "早上好！咖啡已经准备好了，今天的天气会一直晴朗到傍晚。"
-    "要不要我打开窗帘，在你吃早餐的时候给你读一读新闻？",
-    "en": "Good morning! The coffee is ready, and the weather should stay bright until the "
-    "evening. Would you like me to open the blinds and read you the news while you have breakfast?",
-    "ja": "おはようございます。コーヒーの用意ができました。今日は夕方までよい天気が続くでしょう。"
-    "カーテンを開けて、朝食のあいだにニュースを読みましょうか。",
-    "ko": "좋은 아침이에요! 커피가 준비되었고, 오늘 날씨는 저녁까지 맑겠습니다. "
-    "커튼을 열고 아침 식사를 하시는 동안 뉴스를 읽어 드릴까요?",
-    "de": "Guten Morgen! Der Kaffee ist fertig, und das Wetter bleibt bis zum Abend freundlich. "
-    "Soll ich die Rollläden öffnen und dir beim Frühstück die Nachrichten vorlesen?",
-    "fr": "Bonjour ! Le café est prêt, et le temps devrait rester agréable jusqu'à ce soir. "
-    "Voulez-vous que j'ouvre les volets et que je vous lise les nouvelles au petit déjeuner ?",
-    "ru": "Доброе утро! Кофе готов, и погода останется ясной до самого вечера. "
-    "Хотите, я открою шторы и почитаю вам новости за завтраком?",
-    "pt": "Bom dia! O café está pronto e o tempo deve continuar agradável até à noite. "
-    "Quer que eu abra as persianas e leia as notícias durante o café da manhã?",
-    "es": "¡Buenos días! El café está listo y el tiempo seguirá agradable hasta la noche. "
-    "¿Quieres que abra las persianas y te lea las noticias mientras desayunas?",
-    "it": "Buongiorno! Il caffè è pronto e il tempo resterà bello fino a sera. "
-    "Vuoi che apra le tapparelle e ti legga le notizie mentre fai colazione?",
-}
-"""What candidates say, by language: ten seconds with a statement and a question."""
+
+@cache
+def design_texts() -> dict[str, str]:
+    """Return what candidates say, by language."""
+    text = Path(__file__).with_name("design_texts.yaml").read_text(encoding="utf-8")
+    texts: dict[str, str] = yaml.safe_load(text)
+    return texts
 
 
 def add_voice(
@@ -81,13 +66,7 @@ def add_voice(
 ) -> Path:
     """Check a clip, write it as a voice folder of the library ``root``, and return the folder.
 
-    Args:
-        root: The library; it is made if it is missing.
-        name: Name of the voice.
-        language: Plain two-letter code.
-        audio: The clip.
-        transcript: What the clip says; None clones the timbre alone.
-        description: Text in lists of voices.
+    Without a transcript, only the timbre is cloned. The language is a plain two-letter code.
 
     Raises:
         VoiceError: The name is taken, the name, clip or transcript cannot be used, or the folder
@@ -119,11 +98,7 @@ def add_voice(
 
 
 def remove_voice(voice: LibraryVoice) -> None:
-    """Remove a voice's folder; of a link only the link.
-
-    Raises:
-        VoiceError: It cannot be removed.
-    """
+    """Remove a voice's folder, of a link only the link, or raise a VoiceError."""
     path = voice.directory
     if path.is_dir() and path.parent.parent.name != LIBRARY_NAME:
         raise VoiceError(f"{path} is not the folder of one voice; remove it by hand.")
@@ -185,12 +160,7 @@ class VoiceDesigner:
         self.sample_rate_hz = model.facts.sample_rate_hz
 
     def speak(self, brief: DesignBrief, seed: int) -> tuple[Float32Array, bool]:
-        """Return samples (S,), and whether the speech came to its end by itself.
-
-        Raises:
-            RequestError: The model does not speak the language.
-            SynthesisError: The model failed.
-        """
+        """Return samples (S,), and whether the speech came to its end by itself."""
         facts = self._synthesizer.model.facts
         options = default_options(facts.generation, seed)
         options = replace(
@@ -212,8 +182,6 @@ def design_voice(
 
     Raises:
         VoiceError: The name cannot be that of a voice, or nothing can be written.
-        RequestError: The model does not speak the language.
-        SynthesisError: The model failed.
     """
     candidates: list[Candidate] = []
     check_voice_name(name)
@@ -250,7 +218,7 @@ def candidate_path(folder: Path, number: int) -> Path:
 
 
 def keep_candidate(root: Path, name: str, number: int) -> Path:
-    """Add a candidate, counted from 1, to the library, remove the design, return the voice folder.
+    """Make a candidate (from 1) a voice, remove the others, and return the voice's folder.
 
     Raises:
         VoiceError: There is no such candidate, it cannot be used, or the name is taken.
