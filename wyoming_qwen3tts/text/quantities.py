@@ -1,6 +1,7 @@
 """Numbers with what follows them: finding them, units, money, and agreement with a noun."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -18,14 +19,13 @@ _SIGN: Final = rf"(?:(?<![{LETTER}0-9_)\]%°])[-−–+])?"
 
 @dataclass(frozen=True)
 class Numeral:
-    """A number as it was written."""
+    """A number as it was written, without the marks between groups of digits."""
 
     sign: str
     """"-", "+" or nothing."""
     digits: str
-    """The whole part, without separators, with leading zeros."""
+    """The whole part, with leading zeros."""
     fraction: str = ""
-    """Digits after the decimal mark."""
 
     @property
     def value(self) -> int:
@@ -70,8 +70,15 @@ def spell_number(
     numeral: Numeral, rules: LanguageRules, *, gender: str = "n", case: str = "n"
 ) -> str | None:
     """Return a number as words, or None where it is better left as it is."""
-    words = _spell_unsigned(numeral, rules, gender, case)
-    return None if words is None else with_sign(words, numeral.sign, rules)
+    code, digits = rules.code, numeral.digits
+    words: str | None
+    if numeral.fraction:
+        words = decimal(numeral.value, numeral.fraction, code, rules.words["point"], case=case)
+    elif len(digits) > 1 and digits[0] == "0":
+        words = spell_digits(digits, code)
+    else:
+        words = cardinal(numeral.value, code, gender=gender, case=case)
+    return words and with_sign(words, numeral.sign, rules)
 
 
 def with_sign(words: str, sign: str, rules: LanguageRules, *, temperature: bool = False) -> str:
@@ -96,7 +103,7 @@ def spell_quantity(
 
     Where the number's form is not certain (German "1" before a noun) its digits stay.
     """
-    words = _spell_unsigned(numeral, rules, term.gender, case)
+    words = spell_number(replace(numeral, sign=""), rules, gender=term.gender, case=case)
     if words is None or (rules.code == "de" and numeral.digits == "1" and not numeral.fraction):
         mark = rules.decimal if numeral.fraction else ""
         words = f"{numeral.digits}{mark}{numeral.fraction}"
@@ -121,16 +128,6 @@ def with_preposition(noun: str, rules: LanguageRules) -> str:
     if rules.code == "fr" and noun[0] in "aeiouyéèh":
         link = "d'"
     return f"{link}{noun}"
-
-
-def _spell_unsigned(numeral: Numeral, rules: LanguageRules, gender: str, case: str) -> str | None:
-    digits = numeral.digits
-    if numeral.fraction:
-        point = rules.words["point"]
-        return decimal(numeral.value, numeral.fraction, rules.code, point, case=case)
-    if len(digits) > 1 and digits[0] == "0":
-        return spell_digits(digits, rules.code)
-    return cardinal(numeral.value, rules.code, gender=gender, case=case)
 
 
 def case_before(text: str, start: int, rules: LanguageRules) -> str | None:
@@ -233,34 +230,31 @@ def _unit_pattern(code: str) -> re.Pattern[str]:
     rules = language_rules(code)
     # Single letters are scales only of money ("$5M"); "5 m" is a length.
     scales = [scale for scale in rules.scales if len(scale.rstrip(".")) > 1]
-    symbols = sorted({*rules.unit_symbols, *scales}, key=len, reverse=True)
-    units = "|".join(re.escape(symbol) for symbol in symbols)
     return re.compile(
         rf"(?P<number>{signed_number_pattern(code)}){SPACE}?"
-        rf"(?P<unit>{units}){_PER_KWH}(?![{LETTER}0-9_²³^/·⋅])"
+        rf"(?P<unit>{_any_of([*rules.unit_symbols, *scales])}){_PER_KWH}(?![{LETTER}0-9_²³^/·⋅])"
     )
 
 
 @cache
 def _currency_pattern(code: str) -> re.Pattern[str]:
     rules = language_rules(code)
-    names = rules.currencies
-    symbols = [symbol for symbol, name in _CURRENCY_SYMBOLS.items() if name in names]
-    money = "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
-    number = number_pattern(code)
-    scales = "|".join(re.escape(scale) for scale in sorted(rules.scales, key=len, reverse=True))
+    symbols = {sign: name for sign, name in _CURRENCY_SYMBOLS.items() if name in rules.currencies}
+    money, scales = _any_of(symbols), _any_of(rules.scales)
     scale = rf"(?:{SPACE}?(?P<{{}}>{scales}){NOT_BEFORE})?" if scales else r"(?P<{}>(?!))?"
-    sign = r"(?P<sign>(?<![\w)\]])[-−–])?"
     prefix = (
-        rf"(?<![{LETTER}0-9_$]){sign}(?P<before>{money}){SPACE}?(?P<number_after>-?{number})"
-        + scale.format("scale_after")
+        rf"(?<![{LETTER}0-9_$])(?P<sign>(?<![\w)\]])[-−–])?(?P<before>{money}){SPACE}?"
+        rf"(?P<number_after>-?{number_pattern(code)}){scale.format('scale_after')}"
     )
     suffix = (
-        rf"(?P<number_before>{signed_number_pattern(code)})"
-        + scale.format("scale_before")
-        + rf"{SPACE}?(?P<after>{money})"
+        rf"(?P<number_before>{signed_number_pattern(code)}){scale.format('scale_before')}"
+        rf"{SPACE}?(?P<after>{money})"
     )
     return re.compile(rf"(?:{prefix}|{suffix}){_PER_KWH}{NOT_BEFORE}")
+
+
+def _any_of(symbols: Iterable[str]) -> str:
+    return "|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True))
 
 
 NEXT_WORD = re.compile(rf"{SPACE}([{LETTER}]+)")

@@ -1,9 +1,7 @@
 """Sentences out of text that may still be growing.
 
-Every decision depends only on text that is there already: a candidate that more text could change
-waits. So text gives the same sentences however it is cut into chunks.
-
-The package sentence-stream (1.3.0) gave the expected sentences in 5 of the 19 texts of the tests:
+A candidate that more text could change waits, so text gives the same sentences however it is cut
+into chunks. The package sentence-stream (1.3.0) splits 5 of the 19 texts of the tests as expected:
 it has no abbreviations in small letters, no ordinals and no code blocks.
 """
 
@@ -24,9 +22,9 @@ DEFAULT_MAX_CHARS = 300
 class SentenceStream:
     """Collects chunks of text, cut anywhere, and returns sentences as soon as they are certain.
 
-    The sentences depend on the text alone, not on the chunks, unless :meth:`flush` comes between.
-    No letter is lost; white space around sentences is. Blocks of code and of thoughts (``<think>``)
-    come in one piece of any length, so that a later rule can drop them.
+    Only :meth:`flush` makes the sentences depend on the chunks. White space around sentences is
+    dropped. A block of code or thoughts (``<think>``) comes in one piece of any length, so that a
+    later rule can drop it.
 
     Args:
         language: Plain code, for its abbreviations and dates; None: those that are safe in any.
@@ -133,13 +131,7 @@ def _find_end(
 ) -> int | None:
     """Return the end of the sentence that starts at ``start``, or None while it is not sure.
 
-    Args:
-        text: All text so far.
-        start: Index of the sentence's first character, not white space.
-        tables: Abbreviations.
-        max_chars: As for :class:`SentenceStream`.
-        line_start: Whether the sentence starts a line, so that it may be a block of code.
-        final: Whether no more text will come.
+    At the start of a line the sentence may be a block of code; ``final``: no more text will come.
     """
     if line_start and (block := _block_end(text, start, final=final)) != start:
         return block
@@ -167,16 +159,16 @@ def _find_end(
 
 
 def _is_finished(text: str, tables: Abbreviations) -> bool:
-    """Return whether text looks like a whole sentence although nothing follows yet."""
+    """Whether text looks like a whole sentence although nothing follows yet."""
     if not _ALNUM.search(text) or _block_end(text.lstrip(), 0, final=False) != 0:
         return False
-    last_line = text.rpartition("\n")[2].strip().lower()
+    last_line = text.rpartition("\n")[2].strip()
     tail = _FINISHED.search(text)
-    if tail is None or (last_line and any(block.startswith(last_line) for block in _BLOCK_HEADS)):
+    if tail is None or (last_line and _may_start_block(last_line)):
         return False
     if tail[1] != ".":
         return True
-    if re.search(r"[0-9]$", text[: tail.start()]):
+    if text[tail.start() - 1].isdigit():
         return False
     return classify_period(text, 0, tail.start(), tables) is Period.SENTENCE
 
@@ -207,7 +199,7 @@ def _ends_at_newline(text: str, start: int, match: re.Match[str], *, final: bool
     head = text[match.end() : match.end() + _HEAD_CHARS].lower()
     if head.startswith(_BLOCK_HEADS):
         return True
-    if not final and any(block.startswith(head) for block in _BLOCK_HEADS):
+    if not final and _may_start_block(head):
         return None
     line_start = max(start, text.rfind("\n", start, match.start()) + 1)
     if match[0].count("\n") > 1 or not head or _HEAD_LINE.match(text, line_start):
@@ -290,17 +282,16 @@ def _block_end(text: str, start: int, *, final: bool) -> int | None:
     open_end = len(text) if final else None
     if fence := _FENCE.match(text, start):
         if fence[3] is None:
-            if fence.end() == len(text):
-                return open_end
-            return start
+            return open_end if fence.end() == len(text) else start
         line_end = r"(?=\n|$)" if final else r"(?=\n)"
         close = re.compile(rf"\n[ \t]*{re.escape(fence[1])}[`~]*[ \t]*{line_end}")
         closed = close.search(text, fence.end() - 1)
         return closed.end() if closed else open_end
     if thought := _THOUGHT.match(text, start):
-        end_tag = re.compile(rf"</{thought[1]}>", re.IGNORECASE).search(text, thought.end())
-        return end_tag.end() if end_tag else open_end
-    head = text[start : start + _HEAD_CHARS].lower()
-    if not final and any(block.startswith(head) for block in _BLOCK_HEADS):
-        return None
-    return start
+        closed = re.compile(rf"</{thought[1]}>", re.IGNORECASE).search(text, thought.end())
+        return closed.end() if closed else open_end
+    return None if not final and _may_start_block(text[start : start + _HEAD_CHARS]) else start
+
+
+def _may_start_block(head: str) -> bool:
+    return any(block.startswith(head.lower()) for block in _BLOCK_HEADS)
