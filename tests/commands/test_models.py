@@ -9,7 +9,7 @@ from tests.support.fakes import VOICES, FakeSpeechSource
 from tests.support.hub_fixtures import OWN
 from wyoming_qwen3tts import cli
 from wyoming_qwen3tts.models import registry as model_catalogue
-from wyoming_qwen3tts.models.checkpoints import STORE_NAME, downloaded_checkpoints
+from wyoming_qwen3tts.models.checkpoints import STORE_NAME, downloaded_repos, repo_directory
 from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
@@ -32,7 +32,7 @@ def models(tmp_path, hub, capsys):
 
 @pytest.fixture
 def store(tmp_path):
-    return lambda: downloaded_checkpoints(tmp_path / "data")
+    return lambda: downloaded_repos(tmp_path / "data")
 
 
 @pytest.fixture
@@ -110,9 +110,8 @@ async def test_a_running_server_is_asked(tmp_path, capsys):
 def test_fetch_check_build_and_remove(models, hub, builds_here, tiny_catalogue, store, tmp_path):
     code, text = models("fetch", CUSTOM_VOICE)
     repo = model_catalogue.find_model(CUSTOM_VOICE).repo
-    (snapshot,) = store()
-    assert (code, snapshot.repo) == (0, repo)
-    assert str(snapshot.directory) in text
+    assert (code, store()) == (0, [repo])
+    assert str(repo_directory(tmp_path / "data", repo)) in text
     assert models("check", CUSTOM_VOICE)[0] == 0
     hub.requests.clear()
     code, text = models("build", CUSTOM_VOICE, "--precision", "int4", "--local-files-only")
@@ -190,7 +189,7 @@ def test_prune_removes_what_nothing_needs(models, builds_here, store, installed,
 def test_prune_keeps_a_checkpoint_that_is_not_built_yet(models, store):
     models("fetch", OWN)
     assert models("prune")[0] == 0
-    assert [snapshot.repo for snapshot in store()] == [OWN]
+    assert store() == [OWN]
 
 
 def test_unknown_name_is_explained(models):

@@ -23,11 +23,10 @@ from wyoming_qwen3tts.files import remove_directory
 from wyoming_qwen3tts.models import download, registry
 from wyoming_qwen3tts.models import install as install_module
 from wyoming_qwen3tts.models.bundles import InstalledBundle, installed_bundles, read_bundle
-from wyoming_qwen3tts.models.checkpoints import data_lock
-from wyoming_qwen3tts.models.install import InstallJob, install, remove_stale_checkpoints
+from wyoming_qwen3tts.models.install import InstallJob, install
 from wyoming_qwen3tts.models.installer import run_install
-from wyoming_qwen3tts.models.progress import InstallProgress, read_progress
-from wyoming_qwen3tts.models.references import BuildRequest, resolve
+from wyoming_qwen3tts.models.progress import InstallProgress
+from wyoming_qwen3tts.models.references import BuildRequest, resolve, served_models
 from wyoming_qwen3tts.models.registry import Measured
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
@@ -234,34 +233,11 @@ def test_a_killed_rebuild_keeps_its_checkpoint(workshop, damaged, hub, kind):
         shutil.rmtree(damaged)
     request = workshop.resolve(CUSTOM_VOICE)
     checkpoint = interrupt_build(workshop, request)
-    remove_stale_checkpoints(workshop.data_dir)
+    list(served_models([], [workshop.data_dir]))
     assert (checkpoint / "model.safetensors").is_file()
-    assert read_progress(request.progress_file).state == "building"
     hub.requests.clear()
     check_speaks(workshop.install(CUSTOM_VOICE))
     assert hub.requests == []
-
-
-def test_checkpoint_of_a_finished_bundle_is_removed_at_the_next_start(workshop, damaged):
-    request = workshop.resolve(CUSTOM_VOICE)
-    interrupt_build(workshop, request)
-    install(InstallJob(request, keep="all"), workshop.progress.append)
-    progress = InstallProgress(request.reference, "building", 1.0, None, "codec_decoder")
-    request.progress_file.write_text(progress.to_json())
-    assert workshop.downloaded_files
-    remove_stale_checkpoints(workshop.data_dir)
-    assert not workshop.downloaded_files
-    assert read_progress(request.progress_file).state == "ready"
-
-
-@pytest.mark.parametrize("text", ["{", '{"model": null}', "[]", '{"model": "../../.."}'])
-def test_progress_files_of_unknown_content_change_nothing(workshop, damaged, text):
-    """B22."""
-    request = workshop.resolve(CUSTOM_VOICE)
-    interrupt_build(workshop, request)
-    request.progress_file.write_text(text)
-    remove_stale_checkpoints(workshop.data_dir)
-    assert workshop.downloaded_files
 
 
 def test_memory_is_checked_before_the_download_and_tried_again(
@@ -337,29 +313,6 @@ def test_data_directory_that_cannot_be_written_is_named(workshop, hub):
     job = InstallJob(BuildRequest("x", "int8", workshop.data_dir, "owner/x"))
     install(job, workshop.progress.append)
     assert "choose another --data-dir" in workshop.progress[-1].message
-
-
-def test_waiting_for_another_process_is_reported(workshop, hub):
-    job = workshop.job(OWN)
-    reported: list[str] = []
-
-    is_reported = asyncio.Event()
-
-    def note(progress):
-        reported.append(progress.message)
-        is_reported.set()
-
-    async def follow():
-        progress = InstallProgress(job.request.reference, "building", 0.4, 9.0, "talker")
-        with data_lock(workshop.data_dir):
-            job.request.progress_file.write_text(progress.to_json())
-            task = asyncio.create_task(run_install(job, note))
-            async with asyncio.timeout(20):
-                await is_reported.wait()
-        return await task
-
-    assert asyncio.run(follow()).state == "ready"
-    assert reported[0].startswith("waiting for another process")
 
 
 # The child process
@@ -477,7 +430,5 @@ def test_whatever_is_killed_the_next_run_recovers(workshop, hub, tmp_path, momen
         check_speaks(read_bundle(bundle.directory))
     if isinstance(workshop.resolve(OWN), BuildRequest):
         workshop.install(OWN)
-    remove_stale_checkpoints(workshop.data_dir)
     check_speaks(workshop.resolve(OWN))
-    assert workshop.downloaded_files == []
     assert not list(workshop.data_dir.glob("someone*/.*"))

@@ -205,24 +205,6 @@ async def test_progress_files_of_unknown_content_do_not_stop_the_installer(
         assert await installer.ensure_ready(None)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-async def test_checkpoint_of_an_installed_bundle_is_removed_at_the_start(
-    hub, builds_here, tmp_path, keeps
-):
-    """Its installer was killed between the build and the removal."""
-    first = installer_for(tmp_path, OWN, wait_s=60.0, keep_checkpoint=True)
-    async with first.running():
-        await first.ensure_ready(None)
-    progress = InstallProgress("someone--tiny/cpu_int8", "building", 0.9, None, "codec")
-    folder = tmp_path / "data" / ".provision"
-    (folder / "someone--tiny--cpu_int8.json").write_text(progress.to_json())
-    second = installer_for(tmp_path, OWN, keep_checkpoint=keeps)
-    assert second.progress == []
-    async with second.running():
-        assert [bundle async for bundle in second.installed()] == []
-    assert (tmp_path / "data" / ".checkpoints").exists() == keeps
-
-
 async def test_stopping_a_server_ends_a_transfer_at_once(hub, tmp_path):
     """B23."""
     hub.block_pause_s = 0.05

@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,9 +27,10 @@ from wyoming_qwen3tts.models.bundles import (
 )
 from wyoming_qwen3tts.models.checkpoints import (
     data_lock,
-    downloaded_checkpoints,
-    is_locked,
+    downloaded_repos,
+    is_codec_only,
     remove_checkpoint,
+    repo_directory,
     size_of,
 )
 from wyoming_qwen3tts.models.install import InstallJob, Keep
@@ -48,6 +50,7 @@ from wyoming_qwen3tts.voices.voice_folder import escape_control_chars
 
 _MEGABYTE: Final = 1_000_000
 _ASK_TIMEOUT_S: Final = 5.0
+_RECENT_S: Final = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +141,6 @@ def _list(args: argparse.Namespace, config: Config) -> int:
 def _published_row(
     model: PublishedModel, bundles: Sequence[InstalledBundle], data_dirs: Sequence[Path]
 ) -> dict[str, Any]:
-    downloaded = [each for data_dir in data_dirs for each in downloaded_checkpoints(data_dir)]
     return {
         "model": model.name,
         "aliases": list(model.aliases),
@@ -149,7 +151,7 @@ def _published_row(
         "licence": model.licence,
         "features": list(model.features),
         "download_bytes": model.num_bytes,
-        "fetched_bytes": sum(each.num_bytes for each in downloaded if each.repo == model.repo),
+        "fetched_bytes": sum(size_of(repo_directory(each, model.repo)) for each in data_dirs),
         "bundles": _bundle_rows(model.bundle_name, bundles),
         "measured": {name: vars(values) for name, values in model.measured.items()},
     }
@@ -170,10 +172,10 @@ def _bundle_rows(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, dic
 
 
 def _running(data_dir: Path) -> list[InstallProgress]:
-    """Return the installations that run now; files of killed processes do not count."""
-    if not is_locked(data_dir):
-        return []
-    found = (read_progress(path) for path in sorted((data_dir / WORK_NAME).glob("*.json")))
+    """Return the installations that reported lately; killed processes leave old files."""
+    paths = sorted((data_dir / WORK_NAME).glob("*.json"))
+    recent = [path for path in paths if time.time() - path.stat().st_mtime < _RECENT_S]
+    found = (read_progress(path) for path in recent)
     return [progress for progress in found if progress is not None and not progress.is_over]
 
 
@@ -261,11 +263,9 @@ def _remove_from(name: str, data_dir: Path) -> int:
             remove_directory(bundle.directory)
             if not any(bundle.directory.parent.iterdir()):
                 bundle.directory.parent.rmdir()
-        repo = (referenced_repo(name) or "").lower()
-        for checkpoint in downloaded_checkpoints(data_dir):
-            if checkpoint.repo.lower() == repo:
-                removed += checkpoint.num_bytes
-                remove_checkpoint(data_dir, checkpoint.repo, keep_codec=False)
+        if (repo := referenced_repo(name)) is not None:
+            removed += size_of(repo_directory(data_dir, repo))
+            remove_checkpoint(data_dir, repo)
     return removed
 
 
@@ -278,9 +278,9 @@ def _prune(data_dirs: Sequence[Path]) -> int:
             for path in (path for folder in data_dir.glob("*/") for path in leftovers(folder)):
                 shutil.rmtree(path, ignore_errors=True)
             built = {bundle.manifest.source.repo for bundle in installed_bundles([data_dir])}
-            for checkpoint in downloaded_checkpoints(data_dir):
-                if checkpoint.repo in built or checkpoint.is_remnant:
-                    remove_checkpoint(data_dir, checkpoint.repo)
+            for repo in downloaded_repos(data_dir):
+                if repo in built or is_codec_only(data_dir, repo):
+                    remove_checkpoint(data_dir, repo)
             freed += before - size_of(data_dir)
     print(f"Removed what nothing needs: {_megabytes(freed)}")
     return 0

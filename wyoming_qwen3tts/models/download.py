@@ -28,9 +28,8 @@ from wyoming_qwen3tts.machine import free_disk_bytes
 from wyoming_qwen3tts.models.checkpoints import (
     PART_SUFFIX,
     STORE_NAME,
-    checkpoint_directory,
     link_or_copy,
-    record_commit,
+    repo_directory,
 )
 from wyoming_qwen3tts.models.registry import CheckpointFile
 
@@ -102,7 +101,7 @@ class Downloader:
         needed = [path for path in paths if path not in optional]
         is_pinned = _COMMIT.fullmatch(revision) is not None
         if is_pinned or self._is_offline:
-            directory = self._find_local(repo, revision, needed, published)
+            directory = self._find_local(repo, revision, needed)
             if directory is not None:
                 return directory
         if self._is_offline:
@@ -111,9 +110,9 @@ class Downloader:
                 "once without --local-files-only (or HF_HUB_OFFLINE)."
             )
         commit, listed = _list_files(repo, revision)
-        directory = self._find_local(repo, commit, needed, published)
+        directory = self._find_local(repo, commit, needed)
         if directory is None:
-            directory = checkpoint_directory(self._data_dir, repo, commit)
+            directory = repo_directory(self._data_dir, repo) / "snapshots" / commit
             files = []
             for path in paths:
                 if path not in listed and path not in optional:
@@ -123,12 +122,12 @@ class Downloader:
                     files.append(replace(file, sha256=expected))
             self._fetch_missing(repo, commit, directory, files, extra_bytes)
         if not is_pinned:
-            record_commit(self._data_dir, repo, revision, commit)
+            branch = repo_directory(self._data_dir, repo) / "refs" / revision
+            branch.parent.mkdir(parents=True, exist_ok=True)
+            branch.write_text(commit)  # for times without network
         return directory
 
-    def _find_local(
-        self, repo: str, revision: str, paths: Sequence[str], known: dict[str, CheckpointFile]
-    ) -> Path | None:
+    def _find_local(self, repo: str, revision: str, paths: Sequence[str]) -> Path | None:
         """Return a directory with all files, in our own cache or the user's."""
         for cache in self._caches:
             with _errors(repo, revision, "its files", self._data_dir):
@@ -136,10 +135,7 @@ class Downloader:
                     try_to_load_from_cache(repo, path, cache_dir=cache, revision=revision)
                     for path in paths
                 ]
-            if all(
-                isinstance(file, str) and _is_complete(Path(file), known.get(path))
-                for file, path in zip(found, paths, strict=True)
-            ):
+            if all(isinstance(file, str) for file in found):
                 return Path(str(found[0])).parents[paths[0].count("/")]
         return None
 
@@ -272,11 +268,6 @@ def _part(target: Path) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-def _is_complete(path: Path, known: CheckpointFile | None) -> bool:
-    is_exact = known is not None and len(known.sha256) == _SHA256_DIGITS
-    return not is_exact or known is None or _size(path) == known.bytes
 
 
 def _is_right(path: Path, file: _RemoteFile) -> bool:

@@ -11,13 +11,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
-
-from filelock import Timeout
 
 from wyoming_qwen3tts.errors import (
     BuildError,
@@ -28,12 +25,10 @@ from wyoming_qwen3tts.errors import (
 )
 from wyoming_qwen3tts.files import atomic_directory, atomic_write
 from wyoming_qwen3tts.machine import available_memory_bytes
-from wyoming_qwen3tts.models.bundles import intact_bundle
 from wyoming_qwen3tts.models.checkpoints import (
     CODEC,
     WEIGHTS,
     data_lock,
-    is_locked,
     link_or_copy,
     remove_checkpoint,
 )
@@ -42,9 +37,8 @@ from wyoming_qwen3tts.models.progress import (
     InstallProgress,
     Report,
     State,
-    read_progress,
 )
-from wyoming_qwen3tts.models.references import PRECISIONS, WORK_NAME, BuildRequest
+from wyoming_qwen3tts.models.references import PRECISIONS, BuildRequest
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -105,7 +99,7 @@ def install(job: InstallJob, report: Report) -> None:
     request, retry_s = job.request, None
     state: State = "failed"
     try:
-        with _locked(request, report):
+        with data_lock(request.data_dir):
             message = _install(job, report)
         state = "ready"
     except UnavailableError as error:
@@ -113,43 +107,14 @@ def install(job: InstallJob, report: Report) -> None:
     except Qwen3TTSError as error:
         message = str(error)
     except OSError as error:
-        where = error.filename or request.data_dir
-        message = f"{where} cannot be written or read ({error.strerror}); fix its permissions, or "
-        message += "choose another --data-dir."
+        where, reason = error.filename or request.data_dir, error.strerror
+        message = f"{where}: {reason}; fix its permissions, or choose another --data-dir."
     except Exception as error:  # other models must still be installed
         _LOGGER.exception("Unexpected failure")
-        message, retry_s = (
-            f"Unexpected failure: {error!r}.",
-            0.0 if is_out_of_memory(error) else None,
-        )
+        message = f"Unexpected failure: {error!r}."
+        retry_s = 0.0 if is_out_of_memory(error) else None
     fraction = 1.0 if state == "ready" else 0.0
     report(InstallProgress(request.reference, state, fraction, None, message, retry_s))
-
-
-def remove_stale_checkpoints(data_dir: Path) -> None:
-    """Remove the checkpoints of bundles whose installer was killed before it could do so."""
-    if not (data_dir / WORK_NAME).is_dir():
-        return
-    with suppress(Timeout, OSError), data_lock(data_dir, timeout_s=0):
-        for path in (data_dir / WORK_NAME).glob("*.json"):
-            progress = read_progress(path)
-            if progress is None or progress.is_over:
-                continue
-            bundle = intact_bundle(data_dir / progress.model)
-            if bundle is not None and bundle.manifest.source.repo is not None:
-                remove_checkpoint(data_dir, bundle.manifest.source.repo)
-                ready = replace(progress, state="ready", fraction=1.0, message="ready")
-                atomic_write(path, f"{ready.to_json()}\n")
-
-
-@contextmanager
-def _locked(request: BuildRequest, report: Report) -> Iterator[None]:
-    """Hold the data directory's lock."""
-    if is_locked(request.data_dir):
-        message = "waiting for another process that uses the data directory"
-        report(InstallProgress(request.reference, "fetching", 0.0, None, message))
-    with data_lock(request.data_dir):
-        yield
 
 
 def _install(job: InstallJob, report: Report) -> str:

@@ -6,12 +6,11 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, cast
 
 from wyoming_qwen3tts.errors import ModelNotReadyError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, intact_bundle
-from wyoming_qwen3tts.models.install import InstallJob, Keep, remove_stale_checkpoints
+from wyoming_qwen3tts.models.install import InstallJob, Keep
 from wyoming_qwen3tts.models.progress import (
     InstallProgress,
     LogReporter,
@@ -124,10 +123,6 @@ class ModelInstaller:
                 bundle = model
             if bundle is not None:
                 self.bundles.append(bundle)
-        self._data_dirs = {
-            model.data_dir if isinstance(model, BuildRequest) else model.directory.parents[1]
-            for model in models
-        }
         self._wait_s = wait_s
         self._local_files_only = local_files_only
         self._keep_checkpoint = keep_checkpoint
@@ -178,12 +173,14 @@ class ModelInstaller:
                 async with asyncio.timeout(self._wait_s):
                     await job.is_settled.wait()
             if not job.is_ready:
-                raise ModelNotReadyError(_explain(job.progress))
+                progress = job.progress
+                yet = "" if progress.state == "failed" else " yet"
+                raise ModelNotReadyError(
+                    f"{progress.model} is not ready{yet}: {progress.describe().rstrip('.')}."
+                )
         return bool(waited)
 
     async def _run(self) -> None:
-        if not self._keep_checkpoint:
-            await asyncio.to_thread(_clean_up, self._data_dirs)
         async with asyncio.TaskGroup() as tasks:
             for job in self._jobs:
                 tasks.create_task(self._run_job(job))
@@ -240,17 +237,3 @@ class ModelInstaller:
         job.is_ready = True
         job.is_settled.set()
         self._installed.put_nowait(bundle)
-
-
-def _clean_up(data_dirs: set[Path]) -> None:
-    try:
-        for data_dir in data_dirs:
-            remove_stale_checkpoints(data_dir)
-    except Exception:  # files of unknown origin must not stop the installer
-        _LOGGER.exception("Removing old checkpoints failed")
-
-
-def _explain(progress: InstallProgress) -> str:
-    if progress.state == "failed":
-        return f"{progress.model} is not ready: {progress.message}"
-    return f"{progress.model} is not ready yet: {progress.describe()}."
