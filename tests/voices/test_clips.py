@@ -127,7 +127,7 @@ class TestRefusals:
         assert "it needs 1 s at least" in refusal(wav(speech_clip(0.9)))
 
     def test_a_rate_that_no_speech_has(self) -> None:
-        assert "2000 Hz" in refusal(wav(speech_clip(), 2_000))
+        assert "2000 samples a second" in refusal(wav(speech_clip(), 2_000))
 
     def test_unreadable_names_a_way_out(self) -> None:
         assert "ffmpeg -i CLIP" in refusal(b"RIFFxxxxWAVE" + bytes(100))
@@ -176,11 +176,6 @@ class TestRefusals:
         clip = speech_clip()
         clip[-1] = value
         assert "not numbers" in refusal(wav(clip))
-
-    def test_too_many_channels_to_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("wyoming_qwen3tts.voices.clips._MAX_VALUES", 4 * SAMPLE_RATE_HZ)
-        content = encode_clip(speech_clip(), num_channels=3, subtype="PCM_U8")
-        assert "3 channels" in refusal(content)
 
     def test_missing_file_folder_and_empty_file(self, tmp_path: Path) -> None:
         (tmp_path / "empty.wav").touch()

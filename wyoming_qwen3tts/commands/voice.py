@@ -5,7 +5,7 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tqdm import tqdm
 
@@ -41,8 +41,7 @@ from wyoming_qwen3tts.voices.voice_folder import (
 
 _PROGRAM: Final = "wyoming-qwen3tts voice"
 _MAX_CANDIDATES: Final = 20
-# Seeds of candidates are short enough to be noted down.
-_MAX_SEED: Final = 10**6
+OpenDesigner: TypeAlias = Callable[[Config], VoiceDesigner]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("name", metavar="NAME", help="what clients call the voice")
     add.add_argument("--audio", type=Path, required=True, metavar="F", help="1 to 30 s of speech")
     text = add.add_mutually_exclusive_group()
-    text.add_argument(
-        "--text", metavar="T", help="every word that the recording says; makes the copy better"
-    )
+    text.add_argument("--text", metavar="T", help="what the recording says; improves the copy")
     text.add_argument("--text-file", type=Path, metavar="F", help="a file with that text")
     add.add_argument("--description", metavar="D", help="text in lists of voices")
     listing = actions.add_parser("list", help="list the voices of models and library")
@@ -74,21 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keep.add_argument("candidate", type=int, metavar="CANDIDATE", help="its number")
     for action in (add, design):
         action.add_argument(
-            "--language",
-            default="en",
-            metavar="L",
-            help="language it speaks: de, de-DE, German ... (default: %(default)s)",
+            "--language", default="en", metavar="L", help="de, de-DE, German ... (default: en)"
         )
     for name, action in actions.choices.items():
         more = {"design": ["models", "threads"], "list": ["models"]}.get(name, [])
         add_flags(action, "data_dirs", *more)
 
 
-def run(
-    args: argparse.Namespace,
-    config: Config,
-    open_designer: Callable[[Config], VoiceDesigner] | None = None,
-) -> int:
+def run(args: argparse.Namespace, config: Config, open_designer: OpenDesigner | None = None) -> int:
     """Run an action; return 1 when something is wrong with a voice. Tests give a designer."""
     library = VoiceLibrary(config.data_paths)
     root = config.data_paths[0] / LIBRARY_NAME
@@ -138,8 +128,8 @@ def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> in
     speaking = [voice.source for voice in voices]
     for entry in entries:
         if entry not in speaking:
-            problem = f"UNUSABLE: {entry.problem}" if entry.problem else None
-            words = problem or f"needs a model of the type {entry.model_type}"
+            words = f"needs a model of the type {entry.model_type}"
+            words = f"UNUSABLE: {entry.problem}" if entry.problem else words
             rows.append((entry.name, entry.language, "-", words))
     columns = ("voice", "languages", "model", "description")
     if args.json:
@@ -181,10 +171,7 @@ def _remove(name: str, library: VoiceLibrary) -> int:
 
 
 def _design(
-    args: argparse.Namespace,
-    config: Config,
-    root: Path,
-    open_designer: Callable[[Config], VoiceDesigner],
+    args: argparse.Namespace, config: Config, root: Path, open_designer: OpenDesigner
 ) -> int:
     if not 1 <= args.candidates <= _MAX_CANDIDATES:
         raise RequestError(f"--candidates must be 1 to {_MAX_CANDIDATES}, not {args.candidates}.")
@@ -194,7 +181,7 @@ def _design(
     brief = DesignBrief(args.description.strip(), language, args.text or design_texts()[language])
     check_voice_name(args.name)
     designer = open_designer(config)
-    first_seed = secrets.randbelow(_MAX_SEED) if args.seed is None else args.seed
+    first_seed = secrets.randbelow(10**6) if args.seed is None else args.seed
     seeds = range(first_seed, first_seed + args.candidates)
     progress = tqdm(seeds, unit="voice", disable=None, leave=False)
     candidates = design_voice(root, args.name, brief, designer, progress)

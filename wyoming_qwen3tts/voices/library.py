@@ -89,11 +89,7 @@ class VoiceLibrary:
         return self._voices
 
     async def voices(self) -> tuple[LibraryVoice, ...]:
-        """Return the voices of a scan of the last seconds.
-
-        A disk that does not answer (a dead network mount) delays a few requests, then the voices
-        of the last complete scan are used.
-        """
+        """Return the voices of a scan of the last seconds; of an older one while a disk hangs."""
         now_s = time.monotonic()
         if self._scan is None or (
             self._scan.done() and now_s >= self._scan_started_s + _MAX_SCAN_AGE_S
@@ -122,10 +118,8 @@ class VoiceLibrary:
         """Return the voice as a model of its ``model_type`` speaks it.
 
         A new clip is encoded first: in one thread, one clip at a time, once for all who wait.
-        Prepared voices and encodings on disk do not wait for that thread.
-
-        Raises:
-            VoiceError: The voice cannot be used (the future may raise it too).
+        Prepared voices and encodings on disk do not wait for that thread. This call or the future
+        raises a VoiceError if the voice cannot be used.
         """
         if voice.problem is not None:
             raise VoiceError(f"The voice {voice.name} cannot be used: {voice.problem}")
@@ -193,33 +187,25 @@ def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # read_voice says why
-        return True
-
-
 def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, str | None]]:
     """Yield the voice folders, two levels below a library, and (path, problem) of other finds."""
     try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith("."):
+                continue
+            if path.is_dir():
+                yield from [(path, None)] if depth else _walk(path, 1)
+            elif path.suffix.lower() in _CLIP_SUFFIXES or path.name.lower() == DESCRIPTION_NAME:
+                yield (
+                    path,
+                    f"{escape_control_chars(path.name)} is not in the folder of a voice; move it "
+                    f"to {LIBRARY_NAME}/LANGUAGE/NAME/{CLIP_NAMES[0]}, or use: voice add NAME "
+                    "--audio FILE",
+                )
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         yield folder, f"The folder cannot be read: {error.strerror or error}."
-        return
-    for path in paths:
-        if _is_folder(path):
-            yield from [(path, None)] if depth else _walk(path, 1)
-        elif path.suffix.lower() in _CLIP_SUFFIXES or path.name.lower() == DESCRIPTION_NAME:
-            name = escape_control_chars(path.name)
-            place = f"{LIBRARY_NAME}/LANGUAGE/NAME/{CLIP_NAMES[0]}"
-            yield (
-                path,
-                f"{name} is not in the folder of a voice; move it to {place}, or use: voice add "
-                "NAME --audio FILE",
-            )
 
 
 def _skipped(path: Path, problem: str) -> LibraryVoice:
