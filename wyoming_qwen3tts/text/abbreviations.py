@@ -68,36 +68,29 @@ def classify_period(text: str, start: int, stop: int, tables: Abbreviations) -> 
         return Period.ABBREVIATION
     if tables.ordinal_after and _BARE_NUMBER.search(before):
         word = _WORD_BEFORE.search(before)
-        if word is not None and word[1].casefold() in tables.ordinal_after:
-            return Period.ABBREVIATION
-        return Period.ORDINAL
+        is_ordinal = word is not None and word[1].casefold() in tables.ordinal_after
+        return Period.ABBREVIATION if is_ordinal else Period.ORDINAL
     chain = _CHAIN.search(before)
-    if chain is None:
-        return Period.SENTENCE
-    return _classify_chain(chain[0], before, tables)
+    return _classify_chain(chain[0], before, tables) if chain else Period.SENTENCE
 
 
 def _classify_chain(chain: str, before: str, tables: Abbreviations) -> Period:
-    if _key(chain) in tables.may_end:
+    if _key(chain) in tables.may_end or _UNIT.search(before):
         return Period.SENTENCE
     last = re.split(r"[.\s]", chain)[-1].lstrip("-")
     if _key(last) in tables.may_end and (len(last) > 1 or _UNIT_LETTER.search(before)):
-        return Period.SENTENCE
-    if _UNIT.search(before):
         return Period.SENTENCE
     if _listed(chain, tables.never_final) or _listed(last, tables.never_final):
         return Period.ABBREVIATION
     if _listed(last, tables.before_number):
         return Period.BEFORE_NUMBER
     pieces = [piece for piece in re.split(r"[.\s\-]+", chain) if piece]
-    cased = last.lower() != last.upper()
     # "U.S.A." and "u. s. w." are one word each; "Ja. Gut." is two sentences.
     longest = 1 if re.search(r"\s", chain) else 3
-    if len(pieces) > 1 and cased and all(len(piece) <= longest for piece in pieces):
-        return Period.ABBREVIATION
-    if len(last) == 1 and cased and last not in "яЯéèÉÈ" and not _UNIT_LETTER.search(before):
-        return Period.ABBREVIATION
-    return Period.SENTENCE
+    is_dotted = len(pieces) > 1 and all(len(piece) <= longest for piece in pieces)
+    is_initial = len(last) == 1 and last not in "яЯéèÉÈ" and not _UNIT_LETTER.search(before)
+    is_cased = last.lower() != last.upper()
+    return Period.ABBREVIATION if is_cased and (is_dotted or is_initial) else Period.SENTENCE
 
 
 def _safe_anywhere(entry: str) -> bool:

@@ -20,9 +20,7 @@ _RUSSIAN_CASES: Final = {
     "n": "", "g": "-genitive", "d": "-dative", "a": "-accusative", "i": "-ablative",
     "p": "-locative",
 }  # fmt: skip
-_RUSSIAN_HUNDREDS: Final = (
-    *("", "", "двух", "трёх", "четырёх", "пяти", "шести", "семи", "восьми", "девяти"),
-)
+_RUSSIAN_HUNDREDS: Final = ("двух", "трёх", "четырёх", "пяти", "шести", "семи", "восьми", "девяти")
 _GENDERS: Final = {"m": "masculine", "f": "feminine", "n": "neuter"}
 
 
@@ -32,8 +30,7 @@ def cardinal(value: int, code: str, *, gender: str = "n", case: str = "n") -> st
     Args:
         value: The number.
         code: Plain code of the language.
-        gender: Of the noun that follows: "m", "f"; "n": no noun, or it does not matter; "native":
-            Korean native numerals.
+        gender: Of the noun that follows: "m", "f"; "n": none; "native": Korean native numerals.
         case: Russian only: "n" nominative, "g" genitive, "d", "a", "i", "p" (locative).
     """
     if len(str(value)) > LONGEST_NUMBER:
@@ -63,12 +60,7 @@ def cardinal(value: int, code: str, *, gender: str = "n", case: str = "n") -> st
 def decimal(whole: int, fraction: str, code: str, point: str, *, case: str = "n") -> str | None:
     """Return a number with decimals as words, or None where the language has no plain way.
 
-    Args:
-        whole: The part before the decimal mark.
-        fraction: The digits after it.
-        code: Plain code of the language.
-        point: The word for the decimal mark.
-        case: Russian only.
+    ``point`` is the word for the decimal mark.
     """
     if code == "ru":
         return _russian_decimal(whole, fraction, case)
@@ -104,13 +96,9 @@ def year(value: int, code: str) -> str:
 
 
 def ordinal(value: int, code: str, *, gender: str = "m", case: str = "n") -> str:
-    """Return an ordinal as words; for German without the ending of its case ("dritte").
+    """Return an ordinal as words, not in zh, ja and ko; German without its case ("dritte").
 
-    Args:
-        value: The number, from one.
-        code: en, de, fr, es, it, pt or ru.
-        gender: "m", "f", and in Russian "n" for neuter.
-        case: Russian only, as for :func:`cardinal`.
+    Russian has a neuter gender, "n", and cases as for :func:`cardinal`.
     """
     if code == "en":
         return _spell(value, code, "ordinal-verbose").replace(",", "")
@@ -124,7 +112,7 @@ def ordinal(value: int, code: str, *, gender: str = "m", case: str = "n") -> str
         # CLDR's rules end in the cardinal here.
         first = ordinal(100, code, gender=gender, case=case)
         head = f"{cardinal(value // 1_000 * 1_000, code)} " if value >= 1_000 else ""
-        return head + _RUSSIAN_HUNDREDS[value % 1_000 // 100] + first
+        return head + _RUSSIAN_HUNDREDS[value % 1_000 // 100 - 2] + first
     if case == "p" and gender != "f":
         words = re.sub("сороковой$", "сороковом", words)
     return _russian(words)

@@ -265,12 +265,7 @@ def gender_of_number(
 ) -> str | None:
     """Return the gender that a number must agree with; None: it must, but we cannot tell which.
 
-    Args:
-        value: The number.
-        before: Text before it.
-        following: Text after it.
-        rules: Tables of the language.
-        case: Russian only: "n" nominative, "g" genitive.
+    ``before`` and ``following`` are the text around the number.
     """
     code = rules.code
     if code in {"zh", "ko"}:

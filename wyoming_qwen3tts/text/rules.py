@@ -69,7 +69,7 @@ class LanguageRules:
     month_numbers: Mapping[str, int]
     """Every spelling of a month in lower case -> 1 to 12."""
     never_final: frozenset[str]
-    """Abbreviations that cannot be the last word of a sentence, without their last stop."""
+    """Abbreviations that cannot end a sentence, without their last stop."""
     before_number: frozenset[str]
     """Abbreviations that do not end a sentence when a number follows."""
     may_end: frozenset[str]
