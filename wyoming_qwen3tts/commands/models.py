@@ -85,21 +85,17 @@ def run(args: argparse.Namespace, config: Config) -> int:
     Raises:
         Qwen3TTSError: The action is not possible.
     """
-    data_dirs = config.data_paths
     match args.action:
         case "list":
             return _list(args, config)
-        case "fetch" | "build":
-            return _install(args, config)
         case "remove":
-            return _remove(args.model, data_dirs)
+            return _remove(args.model, config.data_paths)
         case "prune":
-            return _prune(data_dirs)
+            return _prune(config.data_paths)
+        case "check":
+            return _check(args.model, config.data_paths)
         case _:
-            return _check(args.model, data_dirs)
-
-
-# List
+            return _install(args, config)
 
 
 def _list(args: argparse.Namespace, config: Config) -> int:
@@ -216,9 +212,6 @@ def _print_report(report: dict[str, Any]) -> None:
         print(f"Server {server['uri']}: {words}")
 
 
-# Fetch and build
-
-
 def _install(args: argparse.Namespace, config: Config) -> int:
     is_fetch = args.action == "fetch"
     for name in args.model:
@@ -240,33 +233,23 @@ def _install(args: argparse.Namespace, config: Config) -> int:
     return 0
 
 
-# Remove and prune
-
-
 def _remove(names: Sequence[str], data_dirs: Sequence[Path]) -> int:
     for name in names:
-        removed = sum(_remove_from(name, data_dir) for data_dir in data_dirs)
-        if not removed:
+        freed = 0
+        for data_dir in filter(Path.is_dir, data_dirs):
+            with data_lock(data_dir):
+                before = size_of(data_dir)
+                for bundle in matching_bundles(name, [data_dir]):
+                    remove_directory(bundle.directory)
+                    if not any(bundle.directory.parent.iterdir()):
+                        bundle.directory.parent.rmdir()
+                if (repo := referenced_repo(name)) is not None:
+                    remove_checkpoint(data_dir, repo)
+                freed += before - size_of(data_dir)
+        if not freed:
             raise ConfigError(f"{name!r} is not installed; see: wyoming-qwen3tts models list")
-        print(f"Removed {name}: {_megabytes(removed)}")
+        print(f"Removed {name}: {_megabytes(freed)}")
     return 0
-
-
-def _remove_from(name: str, data_dir: Path) -> int:
-    """Remove a model from a data directory; return the freed bytes."""
-    if not data_dir.is_dir():
-        return 0
-    removed = 0
-    with data_lock(data_dir):
-        for bundle in matching_bundles(name, [data_dir]):
-            removed += bundle.num_bytes
-            remove_directory(bundle.directory)
-            if not any(bundle.directory.parent.iterdir()):
-                bundle.directory.parent.rmdir()
-        if (repo := referenced_repo(name)) is not None:
-            removed += size_of(repo_directory(data_dir, repo))
-            remove_checkpoint(data_dir, repo)
-    return removed
 
 
 def _prune(data_dirs: Sequence[Path]) -> int:
@@ -284,9 +267,6 @@ def _prune(data_dirs: Sequence[Path]) -> int:
             freed += before - size_of(data_dir)
     print(f"Removed what nothing needs: {_megabytes(freed)}")
     return 0
-
-
-# Check
 
 
 def _check(names: Sequence[str], data_dirs: Sequence[Path]) -> int:

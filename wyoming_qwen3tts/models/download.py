@@ -83,13 +83,8 @@ class Downloader:
     ) -> Path:
         """Download the missing ones of some files; return the directory that has all of them.
 
-        Args:
-            repo: The repository.
-            revision: Branch, tag or commit.
-            paths: The files, in the order of download.
-            known: Sizes and hashes that are known already.
-            optional: Those of ``paths`` that the repository may lack.
-            extra_bytes: Free space that the next step needs.
+        The repository may lack those that are ``optional``. ``known`` states hashes, and
+        ``extra_bytes`` the free space that the next step needs.
 
         Raises:
             UnavailableError: The hub cannot be reached; files that arrived are kept.

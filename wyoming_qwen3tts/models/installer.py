@@ -101,14 +101,10 @@ class ModelInstaller:
         keep_checkpoint: bool = False,
         first_retry_s: float = _FIRST_RETRY_S,
     ) -> None:
-        """Take the models; nothing happens before :meth:`running`.
+        """Take the models, most wanted first; nothing happens before :meth:`running`.
 
-        Args:
-            models: Bundles and requests, most wanted first.
-            wait_s: How long a request of a client waits for a model that is being installed.
-            local_files_only: Never use the network.
-            keep_checkpoint: Keep downloaded checkpoints after the build.
-            first_retry_s: Wait before the first new attempt after a failure; it doubles.
+        A client's request waits ``wait_s`` for a model that is being installed. After a failure
+        the first new attempt is made after ``first_retry_s``, which doubles.
         """
         self.bundles: list[InstalledBundle] = []
         """The models, those that are not ready yet by their expected voices."""
@@ -152,13 +148,9 @@ class ModelInstaller:
             yield bundle
 
     async def ensure_ready(self, bundle: InstalledBundle | None) -> bool:
-        """Wait until a model can be used, as long as the settings allow.
+        """Wait for a model of :attr:`bundles`; None means all with voices that are unknown yet.
 
-        Args:
-            bundle: A model of :attr:`bundles`; None for all whose voices are not known yet.
-
-        Returns:
-            Whether :attr:`bundles` has changed meanwhile.
+        Returns whether :attr:`bundles` has changed meanwhile.
 
         Raises:
             ModelNotReadyError: It is still being installed, or cannot be; the message says why.

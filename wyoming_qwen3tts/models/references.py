@@ -37,7 +37,6 @@ from wyoming_qwen3tts.models.registry import (
 )
 from wyoming_qwen3tts.runtime.manifest import (
     MANIFEST_NAME,
-    BundleSource,
     ModelFacts,
     facts_from_checkpoint,
 )
@@ -142,8 +141,7 @@ class BuildRequest:
             facts = expected_facts(self.model)
         if facts is None:
             return None
-        source = BundleSource(self.repo, revision=None, model_sha256="")
-        manifest = expected_manifest(self.name, self.precision, facts, source)
+        manifest = expected_manifest(self.name, self.precision, facts, self.repo)
         return InstalledBundle(self.target, manifest)
 
     def installed(self) -> InstalledBundle | None:
@@ -163,10 +161,7 @@ def resolve(
 ) -> InstalledBundle | BuildRequest:
     """Return the bundle that a user means, or the request to build it.
 
-    Args:
-        reference: See the module.
-        data_dirs: Homes of bundles; the first is written to.
-        precision: Used where the reference states none.
+    The first data directory is written to. A precision in the reference goes first.
 
     Raises:
         ConfigError: The reference means nothing.
@@ -265,23 +260,23 @@ def served_models(
 
 
 def installed_models(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
-    """Return one bundle of each installed model, else the demo voice."""
-    found = [
-        model if isinstance(model, InstalledBundle) else model.fallback
-        for model in _one_of_each(data_dirs, AUTO)
-    ]
-    return [bundle for bundle in found if bundle is not None] or [demo_voice_bundle()]
+    """Return one usable bundle of each installed model, else the demo voice."""
+    chosen = _one_of_each(data_dirs, AUTO)
+    bundles = [each.fallback if isinstance(each, BuildRequest) else each for each in chosen]
+    return [bundle for bundle in bundles if bundle is not None] or [demo_voice_bundle()]
 
 
 def _one_of_each(data_dirs: Sequence[Path], precision: str) -> list[InstalledBundle | BuildRequest]:
     by_model: dict[Path, list[InstalledBundle]] = {}
     for bundle in installed_bundles(data_dirs):
         by_model.setdefault(bundle.directory.parent, []).append(bundle)
-    chosen = []
-    for bundles in by_model.values():
-        fitting = [bundle for bundle in bundles if precision in (AUTO, bundle.manifest.recipe)]
-        chosen.append(_choose(fitting or bundles, data_dirs[0]))
-    return chosen
+    return [
+        _choose(
+            [each for each in bundles if precision in (AUTO, each.manifest.recipe)] or bundles,
+            data_dirs[0],
+        )
+        for bundles in by_model.values()
+    ]
 
 
 def _choose(

@@ -150,9 +150,7 @@ def expected_facts(model: PublishedModel) -> ModelFacts:
     )
 
 
-def expected_manifest(
-    name: str, precision: str, facts: ModelFacts, source: BundleSource
-) -> Manifest:
+def expected_manifest(name: str, precision: str, facts: ModelFacts, repo: str | None) -> Manifest:
     """Return the manifest of a bundle that is not built yet, as far as voices need it."""
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -162,7 +160,7 @@ def expected_manifest(
         precision={},
         facts=facts,
         talker=_TALKER,
-        source=source,
+        source=BundleSource(repo, revision=None, model_sha256=""),
         builder_version=__version__,
         files=(),
         quantization=(),
