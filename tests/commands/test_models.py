@@ -186,10 +186,13 @@ def test_prune_removes_what_nothing_needs(models, builds_here, store, installed,
     assert models("check")[0] == 0
 
 
-def test_prune_keeps_a_checkpoint_that_is_not_built_yet(models, store):
+def test_prune_keeps_a_checkpoint_that_is_not_built_yet(models, store, tmp_path):
     models("fetch", OWN)
+    part = repo_directory(tmp_path / "data", OWN) / "snapshots" / "model.safetensors.part"
+    part.write_bytes(b"rest")
     assert models("prune")[0] == 0
     assert store() == [OWN]
+    assert not part.exists()
 
 
 def test_unknown_name_is_explained(models):

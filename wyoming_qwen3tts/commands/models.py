@@ -26,6 +26,8 @@ from wyoming_qwen3tts.models.bundles import (
     scan_bundles,
 )
 from wyoming_qwen3tts.models.checkpoints import (
+    PART_SUFFIX,
+    STORE_NAME,
     data_lock,
     downloaded_repos,
     is_codec_only,
@@ -261,6 +263,8 @@ def _prune(data_dirs: Sequence[Path]) -> int:
             for path in (path for folder in data_dir.glob("*/") for path in leftovers(folder)):
                 shutil.rmtree(path, ignore_errors=True)
             built = {bundle.manifest.source.repo for bundle in installed_bundles([data_dir])}
+            for path in (data_dir / STORE_NAME).rglob(f"*{PART_SUFFIX}"):
+                path.unlink()
             for repo in downloaded_repos(data_dir):
                 if repo in built or is_codec_only(data_dir, repo):
                     remove_checkpoint(data_dir, repo)
