@@ -30,27 +30,24 @@ from wyoming_qwen3tts.protocol.server import Listener, parse_networks, parse_uri
 
 _LOGGER = logging.getLogger(__name__)
 
-_CLIENT_SHARE: Final = 0.75
-"""Part of the shutdown timeout for running requests; the rest is for threads and processes."""
+_CLIENT_SHARE: Final = 0.75  # of the shutdown timeout; the rest is for threads and processes
 
 BackendFactory = Callable[[Config], AbstractAsyncContextManager[SpeechBackend]]
 """Gives the speech backend of a server; its context ends with the server."""
 
 
-class DeferredBackend:
+class _DeferredBackend:
     """Stands in for a backend that is still loading: requests wait for it."""
 
     def __init__(self) -> None:
         self.loaded: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
 
     async def voices(self) -> Sequence[VoiceInfo]:
-        """Return the voices of the real backend."""
         return await (await asyncio.shield(self.loaded)).voices()
 
     async def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak with the real backend."""
         backend = await asyncio.shield(self.loaded)
         async with aclosing(backend.stream(request, text)) as chunks:
             async for chunk in chunks:
@@ -58,18 +55,12 @@ class DeferredBackend:
 
 
 def serve(config: Config, create_backend: BackendFactory | None = None) -> None:
-    """Run the server until it is told to stop; by default with the backend that runs the models.
-
-    Raises:
-        ConfigError: A setting cannot be used.
-        BundleError: A model cannot be used.
-    """
+    """Run the server in a new event loop; by default with the backend that runs the models."""
     configure_malloc()
     metrics = Metrics()
     create = create_backend or partial(_create_engine, metrics=metrics)
     on_stop = partial(_exit_after, config.shutdown_timeout)
-    with suppress(KeyboardInterrupt):
-        asyncio.run(run_server(config, create, metrics, on_stop))
+    asyncio.run(run_server(config, create, metrics, on_stop))
 
 
 async def run_server(
@@ -90,9 +81,10 @@ async def run_server(
     ready = asyncio.Event()
 
     def on_signal(number: int) -> None:
+        name = signal.Signals(number).name
         if stop.is_set():
-            _exit(128 + number)
-        _LOGGER.info("%s: stopping", signal.Signals(number).name)
+            _exit(128 + number, f"{name}: exiting at once")
+        _LOGGER.info("%s: stopping", name)
         stop.set()
         on_stop()
         if not ready.is_set() and main is not None:
@@ -105,9 +97,6 @@ async def run_server(
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
     _LOGGER.info("Stopped")
 
 
@@ -118,7 +107,7 @@ async def _serve(
     ready: asyncio.Event,
     stop: asyncio.Event,
 ) -> None:
-    backend = DeferredBackend()
+    backend = _DeferredBackend()
     networks = parse_networks(config.allowed_networks)
     monitor = HealthMonitor(lambda: listener.status)
     metrics.watch(monitor)
@@ -168,16 +157,13 @@ def _load_engine(config: Config) -> Callable[..., AbstractAsyncContextManager[Sp
 
 def _exit_after(timeout_s: float) -> None:
     """End the process after a time, whatever hangs: a thread, a child or the event loop."""
-
-    def give_up() -> None:
-        _LOGGER.warning("Shutdown took longer than %g s; exiting", timeout_s)
-        _exit(0)
-
-    timer = threading.Timer(timeout_s, give_up)
+    message = f"Shutdown took longer than {timeout_s:g} s; exiting"
+    timer = threading.Timer(timeout_s, _exit, [0, message])
     timer.daemon = True
     timer.start()
 
 
-def _exit(code: int) -> None:
+def _exit(code: int, message: str) -> None:
+    _LOGGER.warning(message)
     logging.shutdown()
     os._exit(code)

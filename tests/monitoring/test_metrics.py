@@ -25,7 +25,7 @@ def count(metrics: Metrics, **values) -> None:
     report = RequestReport("ryan", "en", voice_kind="preset")
     for name, value in values.items():
         setattr(report, name, value)
-    metrics.count_request(**report.metrics())
+    metrics.count_request(report)
 
 
 def test_requests_are_counted_by_kind_of_voice_and_end():

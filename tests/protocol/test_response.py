@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from wyoming.event import Event
 
 from wyoming_qwen3tts.audio import AudioChunk
-from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.protocol.response import MAX_BLOCK_SAMPLES, IncomingText, Response
+from wyoming_qwen3tts.protocol.response import MAX_BLOCK_SAMPLES, Response
 
 
 class EventList:
@@ -33,7 +32,7 @@ def chunk(num_samples: int, rate: int = 24_000) -> AudioChunk:
 
 async def speak(*chunks: AudioChunk) -> tuple[list[Event], Exception | None]:
     sent = EventList()
-    response = Response(SpeechRequest(), IncomingText(10), sent, is_stream=False)
+    response = Response(sent, 10, is_stream=False)
     failure = await response.speak(Chunks(list(chunks)))
     return sent.events, failure
 

@@ -117,7 +117,7 @@ def test_limits_are_inclusive():
     fitting = line % (b"x" * (wire.MAX_HEADER_BYTES - len(line) + 2))
     assert read_all([fitting + b"\n"]) == [Event("ping", {})]
     assert read_all([b" " * 2 + fitting + b"\n"]) == ["ProtocolError"]
-    largest = wire.MAX_PAYLOAD_BYTES
+    largest = wire.MAX_PART_BYTES
     header = b'{"type":"p","payload_length":%d}\n'
     assert read_all([header % largest + b"x" * largest]) == [Event("p", {})]
     assert read_all([header % (largest + 1)]) == ["ProtocolError"]

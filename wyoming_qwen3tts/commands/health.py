@@ -18,7 +18,6 @@ from wyoming_qwen3tts.config import Config, add_flags, is_given
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
 
 _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - not to bind
-_GOOD: Final = {"ok", "starting", "installing"}
 _MAIN_PROCESS: Final = Path("/proc/1/cmdline")
 
 
@@ -32,12 +31,14 @@ def run(args: argparse.Namespace, config: Config) -> int:
     """Print the health of the server; returns the exit code."""
     uri = config.uri if is_given(args, "uri") else _container_uri() or config.uri
     try:
-        program, status = asyncio.run(_check(uri, args.timeout))
+        info = asyncio.run(ask_server(uri, args.timeout))
+        health = asyncio.run(_ask(uri, args.timeout, Event("health")))
     except (OSError, Qwen3TTSError) as error:
         print(f"error: {uri}: {error or type(error).__name__}", file=sys.stderr)
         return 1
-    print(f"{program}: {status}")
-    return 0 if status in _GOOD else 1
+    status = health.data.get("status")
+    print(f"{info.tts[0].name} {info.tts[0].version}: {status}")
+    return 0 if status in {"ok", "starting", "installing"} else 1
 
 
 async def ask_server(uri: str, timeout_s: float) -> Info:
@@ -51,12 +52,6 @@ async def ask_server(uri: str, timeout_s: float) -> Info:
     if not Info.is_type(answer.type) or not (info := Info.from_event(answer)).tts:
         raise ConnectionError(f"the server offers no speech ({answer.type}: {answer.data})")
     return info
-
-
-async def _check(uri: str, timeout_s: float) -> tuple[str, str]:
-    program = (await ask_server(uri, timeout_s)).tts[0]
-    health = await _ask(uri, timeout_s, Event("health"))
-    return f"{program.name} {program.version}", str(health.data.get("status"))
 
 
 async def _ask(uri: str, timeout_s: float, question: Event) -> Event:

@@ -116,7 +116,7 @@ class SpeechEngine:
         finally:
             self._narrations.discard(narration)
             if is_counted and narration.is_started:
-                self._metrics.count_request(**narration.report.metrics())
+                self._metrics.count_request(narration.report)
 
     async def warm_up(self, bundle: InstalledBundle | None = None) -> None:
         """Speak a sentence with a model, so that the first request finds it open.

@@ -3,7 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from wyoming_qwen3tts.errors import Qwen3TTSError
 from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
@@ -79,17 +79,6 @@ class RequestReport:
         if self.is_cancelled:
             return str(FinishReason.CANCELLED)
         return next((str(reason) for reason in _REASONS if reason in self.finish_reasons), "none")
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the arguments of :meth:`Metrics.count_request`."""
-        return {
-            "voice_kind": self.voice_kind,
-            "finish": self.finish,
-            "num_characters": self.num_characters,
-            "first_audio_s": self.first_audio_s,
-            "audio_s": self.audio_s,
-            "rtf": self.rtf,
-        }
 
     def log(self) -> None:
         """Write the log line."""

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.protocol.server import ListenerStatus
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
 STUCK_S: Final = 60.0
 """A synthesis step takes a fraction of a second, a long prompt on a slow machine some seconds."""
 
+Health = Literal["ok", "starting", "installing", "failed", "stuck"]
+"""``starting``: no model has been opened yet. ``installing``: the first one is being fetched or
+built. ``failed``: no model can speak. ``stuck``: the synthesis thread does not move."""
+
 
 @dataclass(frozen=True)
 class EngineStatus:
@@ -29,37 +32,18 @@ class EngineStatus:
     arrivals: "list[InstallProgress]"
 
 
-class Health(StrEnum):
-    """Whether the server can speak."""
-
-    OK = "ok"
-    STARTING = "starting"
-    """No model has been opened yet."""
-    INSTALLING = "installing"
-    """The first model is being fetched or built."""
-    FAILED = "failed"
-    """No model can speak."""
-    STUCK = "stuck"
-    """The synthesis thread does not move."""
-
-
 class HealthMonitor:
     """Collects the state of one server."""
 
     def __init__(self, clients: Callable[[], ListenerStatus]) -> None:
         """Start with a backend that is still loading; ``clients`` gives the counts of clients."""
-        self._clients = clients
+        self.clients = clients
         self._backend: object = None
         self._started_s = time.monotonic()
 
     def set_ready(self, backend: object) -> None:
         """Set the backend once it is loaded."""
         self._backend = backend
-
-    @property
-    def clients(self) -> ListenerStatus:
-        """Counts of clients."""
-        return self._clients()
 
     @property
     def engine(self) -> EngineStatus | None:
@@ -72,44 +56,37 @@ class HealthMonitor:
         """Whether the server can speak."""
         status = self.engine
         if status is None:
-            return Health.STARTING if self._backend is None else Health.OK
+            return "starting" if self._backend is None else "ok"
         if not status.worker.is_alive or status.worker.busy_s >= STUCK_S:
-            return Health.STUCK
+            return "stuck"
         if any(model.error is None and model.load_s > 0 for model in status.models):
-            return Health.OK
+            return "ok"
         states = {state.state for state in status.arrivals}
         if states - {"ready", "failed"}:
-            return Health.INSTALLING
+            return "installing"
         has_failed = "failed" in states or any(model.error for model in status.models)
-        return Health.FAILED if has_failed else Health.STARTING
+        return "failed" if has_failed else "starting"
 
     def report(self) -> dict[str, Any]:
         """Return the health and its reasons, as JSON values."""
         report: dict[str, Any] = {
-            "status": str(self.health),
+            "status": self.health,
             "version": __version__,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
-            "connections": self.clients.num_connected,
+            "connections": self.clients().num_connected,
         }
         if (status := self.engine) is not None:
-            report["requests"] = status.num_requests
-            report["models"] = [
-                *map(_describe, status.models),
-                *(
-                    {"model": state.model, "state": state.state, "message": state.message}
-                    for state in status.arrivals
-                    if state.state != "ready"
-                ),
+            report |= {"requests": status.num_requests, "models": []}
+            for model in status.models:
+                name = f"{model.name}/{model.device}_{model.precision}"
+                state = "open" if model.is_loaded else "closed"
+                described = {"model": name, "state": state, "requests": model.num_users}
+                if model.error is not None:
+                    described |= {"state": "failed", "message": model.error}
+                report["models"].append(described)
+            report["models"] += [
+                {"model": state.model, "state": state.state, "message": state.message}
+                for state in status.arrivals
+                if state.state != "ready"
             ]
         return report
-
-
-def _describe(model: "PooledModel") -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "model": f"{model.name}/{model.device}_{model.precision}",
-        "state": "open" if model.is_loaded else "closed",
-        "requests": model.num_users,
-    }
-    if model.error is not None:
-        described |= {"state": "failed", "message": model.error}
-    return described

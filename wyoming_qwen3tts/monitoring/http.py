@@ -1,10 +1,8 @@
 """Serves ``/metrics`` and ``/health`` over HTTP, in the event loop of the server."""
 
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
@@ -12,39 +10,29 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from wyoming_qwen3tts.errors import ConfigError
-from wyoming_qwen3tts.monitoring.health import Health, HealthMonitor
+from wyoming_qwen3tts.monitoring.health import HealthMonitor
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.protocol.server import Networks, is_allowed
 
 _LOGGER = logging.getLogger(__name__)
 
-_LOOPBACK: Final = "127.0.0.1"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
-_STOP_TIMEOUT_S: Final = 0.5
 
 
 def parse_http_address(text: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT, or of PORT on the loopback interface.
-
-    Raises:
-        ConfigError: The text is neither.
-    """
+    """Return host and port of HOST:PORT, or of PORT on this machine; raises ConfigError."""
     host, _, port_text = text.strip().rpartition(":")
     is_port = port_text.isascii() and port_text.isdigit() and int(port_text) < 2**16
     if not is_port or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         raise ConfigError(f"http: {text!r} is not HOST:PORT, such as 127.0.0.1:10280, or PORT")
-    return host.strip("[]") or _LOOPBACK, int(port_text)
+    return host.strip("[]") or "127.0.0.1", int(port_text)
 
 
 @asynccontextmanager
 async def serve_pages(
     address: str, metrics: Metrics, monitor: HealthMonitor, networks: Networks
 ) -> AsyncIterator[int]:
-    """Serve the pages while the context lasts; gives the bound port.
-
-    Raises:
-        ConfigError: The address is wrong or cannot be listened on.
-    """
+    """Serve the pages while the context lasts; gives the bound port; raises ConfigError."""
     host, port = parse_http_address(address)
 
     @web.middleware
@@ -60,23 +48,20 @@ async def serve_pages(
 
     async def get_health(_request: web.Request) -> web.Response:
         report = monitor.report()
-        is_ok = report["status"] == Health.OK
-        status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
-        text = json.dumps(report, indent=2) + "\n"
-        return web.json_response(text=text, status=status, headers=_NO_STORE)
+        status = 200 if report["status"] == "ok" else 503
+        return web.json_response(report, status=status, headers=_NO_STORE)
 
     app = web.Application(middlewares=[check_network])
     app.router.add_get("/metrics", get_metrics)
     app.router.add_get("/health", get_health)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_TIMEOUT_S)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {address}: {error}; choose another address with --http"
-            ) from error
+            message = f"cannot listen on {address}: {error}; choose another address with --http"
+            raise ConfigError(message) from error
         bound_port: int = runner.addresses[0][1]
         _LOGGER.info("Serving metrics at http://%s:%d/metrics", host, bound_port)
         yield bound_port

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,6 +18,9 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import Qwen3TTSError
 from wyoming_qwen3tts.monitoring.health import EngineStatus, HealthMonitor
 
+if TYPE_CHECKING:
+    from wyoming_qwen3tts.engine.request_report import RequestReport  # it imports onnxruntime
+
 _PREFIX: Final = "wyoming_qwen3tts"
 _FIRST_AUDIO_S: Final = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 _RTF: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
@@ -31,12 +34,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": _PREFIX, "registry": self._registry}
-        self._requests = Counter(
-            "requests",
-            "Finished speech requests, by kind of voice and reason of the end.",
-            ["voice_kind", "finish"],
-            **common,
-        )
+        doc = "Finished speech requests, by kind of voice and reason of the end."
+        self._requests = Counter("requests", doc, ["voice_kind", "finish"], **common)
         self._errors = Counter("errors", "Errors sent to clients.", ["code"], **common)
         self._characters = Counter("characters", "Spoken characters.", **common)
         doc = "Time from the text of the first sentence to the first audio."
@@ -52,24 +51,15 @@ class Metrics:
         self._monitor = monitor
         self._registry.register(self)
 
-    def count_request(
-        self,
-        *,
-        voice_kind: str,
-        finish: str,
-        num_characters: int,
-        first_audio_s: float | None,
-        audio_s: float,
-        rtf: float | None,
-    ) -> None:
+    def count_request(self, report: "RequestReport") -> None:
         """Count a request whose voice was found."""
-        self._requests.labels(voice_kind, finish).inc()
-        self._characters.inc(num_characters)
-        if first_audio_s is not None:
-            self._first_audio.observe(first_audio_s)
-            self._audio.observe(audio_s)
-        if rtf is not None:
-            self._rtf.observe(rtf)
+        self._requests.labels(report.voice_kind, report.finish).inc()
+        self._characters.inc(report.num_characters)
+        if report.first_audio_s is not None:
+            self._first_audio.observe(report.first_audio_s)
+            self._audio.observe(report.audio_s)
+        if report.rtf is not None:
+            self._rtf.observe(report.rtf)
 
     def count_refusal(self) -> None:
         """Count a request that failed before its voice was found."""
@@ -89,18 +79,15 @@ class Metrics:
         info = GaugeMetricFamily(f"{_PREFIX}_info", "Server version.", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
-        clients = self._monitor.clients
+        clients = self._monitor.clients()
         yield _gauge("connections", "Connected clients.", clients.num_connected)
-        name = f"{_PREFIX}_connections_accepted"
-        yield CounterMetricFamily(name, "Accepted clients.", clients.num_accepted)
-        refused = CounterMetricFamily(
-            f"{_PREFIX}_connections_refused", "Rejected clients.", labels=["reason"]
-        )
+        name = f"{_PREFIX}_connections"
+        yield CounterMetricFamily(f"{name}_accepted", "Accepted clients.", clients.num_accepted)
+        refused = CounterMetricFamily(f"{name}_refused", "Rejected clients.", labels=["reason"])
         refused.add_metric(["limit"], clients.num_beyond_limit)
         refused.add_metric(["network"], clients.num_denied)
         yield refused
-        threads = threading.active_count()
-        yield GaugeMetricFamily("process_threads", "Python threads.", threads)
+        yield GaugeMetricFamily("process_threads", "Python threads.", threading.active_count())
         if (status := self._monitor.engine) is not None:
             yield from _engine_metrics(status)
 
@@ -123,9 +110,8 @@ def _engine_metrics(status: EngineStatus) -> Iterable[Metric]:
         for family, value in zip(families, (*loaded, model.load_s), strict=True):
             family.add_metric([model.name, model.device, model.precision], value)
     yield from families
-    progress = GaugeMetricFamily(
-        f"{_PREFIX}_model_progress", "Progress of an installation.", labels=["model", "state"]
-    )
+    name, doc = f"{_PREFIX}_model_progress", "Progress of an installation."
+    progress = GaugeMetricFamily(name, doc, labels=["model", "state"])
     for state in status.arrivals:
         progress.add_metric([state.model, state.state], state.fraction)
     yield progress

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +23,9 @@ from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
 from wyoming_qwen3tts.errors import BusyError, ProtocolError, Qwen3TTSError, RequestError
-from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest
+from wyoming_qwen3tts.protocol.backend import SpeechBackend
 from wyoming_qwen3tts.protocol.messages import make_error, make_info, read_request, read_text
-from wyoming_qwen3tts.protocol.response import IncomingText, Response
+from wyoming_qwen3tts.protocol.response import Response
 from wyoming_qwen3tts.protocol.wire import READ_BYTES, ClientGoneError, EventWriter, read_event
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ IDLE_TIMEOUT_S: Final = 900.0
 """Home Assistant keeps a stream open while a language model calls tools."""
 CLOSE_AFTER_ERROR_S: Final = 2.0
 """A client that stays silent after an error may ignore errors and would wait forever."""
-_DISCARD_TIMEOUT_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
@@ -78,19 +78,13 @@ class Connection:
         self._is_pipe = is_pipe
         self._events = EventWriter(writer)
         self._closed = asyncio.Event()
-        self._is_draining = False
-        """No new requests. The connection closes after the last response."""
-        self._is_rejected = False
-        """The client broke the protocol. It is sent the reason, then the connection closes."""
-        self._speaking: asyncio.Task[None] | None = None
+        self._is_draining = False  # no new requests; it closes after the last response
+        self._is_rejected = False  # the client broke the protocol; it is sent the reason
         self._responses: deque[Response] = deque()
         self._has_responses = asyncio.Event()
-        self._is_streaming = False
-        """Between synthesize-start and synthesize-stop."""
-        self._stream: Response | None = None
-        """The response that speaks the open stream; None after it has failed."""
-        self._failed: Response | None = None
-        """A plain response whose audio-stop is withheld."""
+        self._is_streaming = False  # between synthesize-start and synthesize-stop
+        self._stream: Response | None = None  # speaks the open stream; None after it has failed
+        self._failed: Response | None = None  # a plain one whose audio-stop is withheld
         self._timer: asyncio.TimerHandle | None = None
         self._num_errors = 0
 
@@ -116,17 +110,14 @@ class Connection:
             except OSError:  # includes TimeoutError: the client does not read the rest
                 self._writer.transport.abort()
 
-    def drain(self) -> None:
-        """Accept no more requests and close after the last response."""
+    def drain(self, reason: RequestError | None = None) -> None:
+        """Accept no more requests and close after the last; with a reason, let all fail now."""
         self._is_draining = True
         if not self._responses:
             self._closed.set()
-
-    def abort(self, reason: RequestError) -> None:
-        """Let every pending request fail for this reason, then close."""
-        for response in self._responses:
-            response.refuse(reason)
-        self.drain()
+        if reason is not None:
+            for response in self._responses:
+                response.refuse(reason)
 
     # Reading
 
@@ -194,9 +185,7 @@ class Connection:
     # Requests
 
     async def _start_stream(self, event: Event) -> None:
-        if self._is_streaming:
-            _LOGGER.info("%s: synthesize-start before synthesize-stop", self._name)
-            self._end_stream()
+        self._end_stream()  # a client may have forgotten synthesize-stop
         self._is_streaming = True
         try:
             self._stream = self._enqueue(event, is_stream=True)
@@ -220,21 +209,18 @@ class Connection:
         num_chars = sum(response.text.num_waiting_chars for response in self._responses)
         if len(self._responses) >= MAX_PENDING_REQUESTS or num_chars > max_chars:
             raise BusyError(f"{len(self._responses)} requests of this connection are pending")
-        request, text, failure = SpeechRequest(), IncomingText(max_chars), None
+        response = Response(self._events, max_chars, is_stream=is_stream)
+        self._responses.append(response)
+        self._has_responses.set()
         try:
             if self._is_draining:
                 raise BusyError("the server is shutting down")
-            request = read_request(event)
+            response.request = read_request(event)
             if not is_stream:
-                text.add(read_text(event))
-                text.end()
+                response.text.add(read_text(event))
+                response.end_text()
         except RequestError as error:
-            failure = error
-        response = Response(request, text, self._events, is_stream=is_stream)
-        if failure is not None:
-            response.refuse(failure)
-        self._responses.append(response)
-        self._has_responses.set()
+            response.refuse(error)
         return response
 
     # Speaking
@@ -278,11 +264,7 @@ class Connection:
     # Ending
 
     async def _report(self, error: Exception) -> None:
-        """Send an error.
-
-        Raises:
-            ProtocolError: The client has made too many.
-        """
+        """Send an error; raises ProtocolError if the client has made too many."""
         self._count(error)
         await self._send_withheld_audio_stop()
         await self._events.write(make_error(error))
@@ -304,17 +286,14 @@ class Connection:
         _LOGGER.info("%s: %s; connection closed", self._name, error)
         self._options.on_error(error)
         self._is_rejected = True
-        if self._speaking is not None:
-            self._speaking.cancel()
-        try:
+        self._speaking.cancel()
+        with suppress(OSError):  # includes TimeoutError
             await self._events.write(make_error(error))
             self._events.end()
             # Closing a socket with unread input resets it, and the client would lose the error.
-            async with asyncio.timeout(_DISCARD_TIMEOUT_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 while await self._reader.read(READ_BYTES):
                     pass
-        except OSError:  # includes TimeoutError
-            return
 
     def _restart_timer(self, seconds: float) -> None:
         """Close after this time without an event or a response."""

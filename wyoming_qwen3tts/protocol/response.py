@@ -92,12 +92,10 @@ class IncomingText:
 class Response:
     """Speaks one request, from the first event to the last; the text may still be arriving."""
 
-    def __init__(
-        self, request: SpeechRequest, text: IncomingText, events: EventWriter, *, is_stream: bool
-    ) -> None:
-        self.text = text
+    def __init__(self, events: EventWriter, max_chars: int, *, is_stream: bool) -> None:
+        self.request = SpeechRequest()
+        self.text = IncomingText(max_chars)
         self.is_stream = is_stream
-        self._request = request
         self._events = events
         self._refusal: RequestError | None = None
         self._timer: asyncio.Timeout | None = None
@@ -148,7 +146,7 @@ class Response:
         try:
             async with asyncio.timeout(None) as self._timer:
                 self._restart_timer()
-                async with aclosing(backend.stream(self._request, self.text)) as chunks:
+                async with aclosing(backend.stream(self.request, self.text)) as chunks:
                     async for chunk in chunks:
                         await self._write(chunk)
                         self._restart_timer()

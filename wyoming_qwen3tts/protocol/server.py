@@ -6,9 +6,9 @@ import ipaddress
 import logging
 import os
 import socket
-import stat
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -24,7 +24,6 @@ from wyoming_qwen3tts.protocol.wire import MAX_HEADER_BYTES, encode_event
 _LOGGER = logging.getLogger(__name__)
 
 ERROR_FLUSH_TIMEOUT_S: Final = 1.0
-_BACKLOG: Final = 128
 _SEND_BUFFER_BYTES: Final = 131_072
 """A small kernel buffer shows soon that a client does not read; the default may be megabytes."""
 _MAX_LOGGED_ADDRESSES: Final = 256
@@ -33,11 +32,7 @@ Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 
 def parse_uri(uri: str) -> SplitResult:
-    """Return the parts of a server address.
-
-    Raises:
-        ConfigError: The text is not tcp://HOST:PORT, unix:///PATH or stdio://.
-    """
+    """Return the parts of a server address; raises ConfigError."""
     problem = f"the address {uri!r} is not one of tcp://HOST:PORT, unix:///PATH or stdio://"
     try:
         parts = urlsplit(uri)
@@ -51,11 +46,7 @@ def parse_uri(uri: str) -> SplitResult:
 
 
 def parse_networks(texts: Sequence[str]) -> Networks:
-    """Return networks such as ``192.168.1.0/24``.
-
-    Raises:
-        ConfigError: A text is not a network.
-    """
+    """Return networks such as ``192.168.1.0/24``; raises ConfigError."""
     try:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts]
     except ValueError as error:
@@ -89,7 +80,7 @@ class ListenerStatus:
 
 
 class Listener:
-    """Accepts clients from the start of its context to :meth:`stop` or the end of the context."""
+    """Accepts clients from the start of its context to :meth:`stop` or its end."""
 
     def __init__(
         self,
@@ -99,10 +90,9 @@ class Listener:
         networks: Networks = (),
         on_input_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to listen; ``on_input_end`` is called after the client on stdio:// was served.
+        """Prepare to listen; raises ConfigError.
 
-        Raises:
-            ConfigError: The address is wrong.
+        ``on_input_end`` is called after the client on stdio:// was served.
         """
         self.status = ListenerStatus()
         self._uri = uri
@@ -119,7 +109,7 @@ class Listener:
 
     async def __aenter__(self) -> Self:
         """Begin to listen; raises ConfigError."""
-        options: dict[str, Any] = {"limit": MAX_HEADER_BYTES, "backlog": _BACKLOG}
+        options: dict[str, Any] = {"limit": MAX_HEADER_BYTES, "backlog": 128}
         address = self._address
         try:
             if address.scheme == "tcp":
@@ -127,11 +117,11 @@ class Listener:
                     self._accept, address.hostname, address.port, **options
                 )
             elif address.scheme == "unix":
-                _remove_stale_socket(address.path)
+                _check_unused(address.path)
                 self._server = await asyncio.start_unix_server(
                     self._accept, address.path, **options
                 )
-                self._inode = _socket_inode(address.path)
+                self._inode = Path(address.path).stat().st_ino  # noqa: ASYNC240 - one file
             else:
                 reader, writer = await _open_stdio()
                 task = self._serve(Connection(reader, writer, self._options, "stdio", is_pipe=True))
@@ -150,25 +140,30 @@ class Listener:
         """The bound TCP port; differs from the address where that says 0."""
         if self._server is None or self._address.scheme != "tcp":
             return 0
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, timeout_s: float) -> None:
         """Close the socket, wait for pending requests for this time, then let them fail."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-            if self._inode is not None and self._inode == _socket_inode(self._address.path):
-                Path(self._address.path).unlink()  # noqa: ASYNC240 - it is one file
+        self._close_socket()
         for connection in self._connections.values():
             connection.drain()
         await self._wait_for_connections(timeout_s)
         for connection in self._connections.values():
-            connection.abort(BusyError("the server is shutting down; try again later"))
+            connection.drain(BusyError("the server is shutting down; try again later"))
         await self._wait_for_connections(ERROR_FLUSH_TIMEOUT_S)
         for task in self._connections:
             task.cancel()
         await self._wait_for_connections(None)
+
+    def _close_socket(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        with suppress(FileNotFoundError):
+            path = Path(self._address.path)
+            if self._inode is not None and path.stat().st_ino == self._inode:
+                path.unlink()  # otherwise it is the socket of the next server
+        self._inode = None
 
     async def _wait_for_connections(self, timeout_s: float | None) -> None:
         if self._connections:
@@ -213,31 +208,13 @@ class Listener:
         return task
 
 
-def _socket_inode(path: str) -> int | None:
-    """Return the inode of a socket file, None if there is none."""
-    try:
-        status = Path(path).stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
-
-
-def _remove_stale_socket(path: str) -> None:
-    """Remove the socket of a server that has ended.
-
-    Raises:
-        OSError: A server listens there.
-    """
-    if _socket_inode(path) is None:
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
+def _check_unused(path: str) -> None:
+    """Raise OSError if a server listens there: asyncio would replace its socket file."""
+    nobody_listens = (FileNotFoundError, ConnectionRefusedError)
+    with socket.socket(socket.AF_UNIX) as probe, suppress(*nobody_listens):
         probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            Path(path).unlink()
-        else:
-            raise OSError(errno.EADDRINUSE, "another server listens there")
+        probe.connect(path)
+        raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
 async def _open_stdio() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -18,8 +18,8 @@ from wyoming_qwen3tts.errors import ProtocolError, RequestError
 
 MAX_HEADER_BYTES: Final = 65_536
 """As in the wyoming package. It is also the limit of the stream that events are read from."""
-MAX_DATA_BYTES: Final = 1_048_576
-MAX_PAYLOAD_BYTES: Final = 1_048_576
+MAX_PART_BYTES: Final = 1_048_576
+"""Limit of the data after the header, and of the payload."""
 EVENT_TIMEOUT_S: Final = 10.0
 """Time for the rest of an event after its first byte."""
 WRITE_TIMEOUT_S: Final = 30.0
@@ -68,8 +68,8 @@ async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
     if not line.strip():
         raise RequestError("a blank line is not a Wyoming event")
     header = _load_json(line, "not a Wyoming event: the header line", ProtocolError)
-    num_data_bytes = _read_length(header, "data_length", MAX_DATA_BYTES)
-    num_payload_bytes = _read_length(header, "payload_length", MAX_PAYLOAD_BYTES)
+    num_data_bytes = _read_length(header, "data_length")
+    num_payload_bytes = _read_length(header, "payload_length")
     body = await stream.readexactly(num_data_bytes)
     while num_payload_bytes:  # not kept: text-to-speech needs no payload
         piece = await stream.read(min(num_payload_bytes, READ_BYTES))
@@ -97,13 +97,13 @@ def _load_json(content: bytes, what: str, error_class: type[RequestError]) -> di
     return loaded
 
 
-def _read_length(header: dict[str, Any], key: str, limit: int) -> int:
+def _read_length(header: dict[str, Any], key: str) -> int:
     value = header.get(key)
     if value is None:
         return 0
-    if type(value) is not int or not 0 <= value <= limit:
-        shown = reprlib.repr(value)
-        raise ProtocolError(f"{key} must be a whole number from 0 to {limit}, not {shown}")
+    if type(value) is not int or not 0 <= value <= MAX_PART_BYTES:
+        kind = f"a whole number from 0 to {MAX_PART_BYTES}"
+        raise ProtocolError(f"{key} must be {kind}, not {reprlib.repr(value)}")
     return value
 
 
