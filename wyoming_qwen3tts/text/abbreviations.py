@@ -75,7 +75,9 @@ def classify_period(text: str, start: int, stop: int, tables: Abbreviations) -> 
 
 
 def _classify_chain(chain: str, before: str, tables: Abbreviations) -> Period:
-    if _key(chain) in tables.may_end or _UNIT.search(before):
+    # "2026 г. Москва" may be two sentences, "г. Москва" is a city.
+    is_city = chain == "г" and not _UNIT_LETTER.search(before)
+    if (_key(chain) in tables.may_end and not is_city) or _UNIT.search(before):
         return Period.SENTENCE
     last = re.split(r"[.\s]", chain)[-1].lstrip("-")
     if _key(last) in tables.may_end and (len(last) > 1 or _UNIT_LETTER.search(before)):

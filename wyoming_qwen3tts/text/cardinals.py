@@ -82,6 +82,8 @@ def _ascending(first: str, last: str) -> bool:
 
 def speak_symbols(text: str, rules: LanguageRules) -> str:
     """Replace signs between and before numbers by words: "2 × 3", "#5", "≈ 20", "A & B"."""
+    # ".5" -> "0.5"
+    text = re.sub(r"(?<![\w.)\]])\.(?=[0-9]+(?![0-9]*\.[0-9]))", "0.", text)
     for symbol, word in rules.symbols.items():
         escaped = re.escape(symbol)
         if symbol in "&=+":

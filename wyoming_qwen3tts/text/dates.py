@@ -38,6 +38,8 @@ _NAMED_DATES: Final = {
 
 def speak_dates(text: str, rules: LanguageRules) -> str:
     """Replace dates, and years that stand with them, by words."""
+    if rules.code == "de":
+        text = re.sub(r"(?<=[0-9]\.)[–-](?=[0-3]?[0-9]\.[01]?[0-9]\.)", " bis ", text)
     for pattern in _date_patterns(rules.code):
         text = pattern.sub(lambda match: _replace_date(match, rules), text)
     if rules.code in _PARTS_OF_DATES:
@@ -152,13 +154,22 @@ def _korean_month(month: int) -> str:
 
 def _german_day_and_month(match: re.Match[str], rules: LanguageRules) -> str:
     day, month = int(match[2]), int(match[3])
-    if not (1 <= day <= 31 and 1 <= month <= 12):
+    preposition, next_char = match[1] or "", match[5]
+    before = match.string[: match.start()] + preposition
+    # "21.5." alone may be a number that ends a sentence; "Termin: 21.10." may not.
+    is_alone = not next_char and before.rstrip()[-1:] in {"", ":", ","}
+    is_date = (
+        bool(preposition)
+        or next_char == ","
+        or (match[4] and next_char.islower())
+        or (is_alone and len(match[2]) == len(match[3]) == 2)
+    )
+    if not (is_date and 1 <= day <= 31 and 1 <= month <= 12):
         return match[0]
-    before = match.string[: match.start()] + match[1]
     words = german_ordinal(day, before) or f"{ordinal(day, 'de')}r"
     # At the end of the sentence the date's stop is the sentence's too.
-    stop = "" if match[5] else "."
-    return f"{match[1]}{words} {rules.months[month - 1]}{stop}"
+    stop = "" if next_char else "."
+    return f"{preposition}{words} {rules.months[month - 1]}{stop}"
 
 
 _PARTS_OF_DATES: Final[
@@ -166,7 +177,7 @@ _PARTS_OF_DATES: Final[
 ] = {
     "de": (
         re.compile(
-            r"\b((?:am|vom|zum|dem|den|der|bis|ab|seit|im|beim)[ \u00a0])"
+            r"(?:\b((?:am|vom|zum|dem|den|der|bis|ab|seit|im|beim)[ \u00a0])|(?<![\w.,:/-]))"
             r"([0-3]?[0-9])\.([01]?[0-9])\.(?![0-9])(?=(\s*)(\S?))",
             re.IGNORECASE,
         ),
@@ -252,7 +263,7 @@ def _spell_ordinal(match: re.Match[str], rules: LanguageRules) -> str | None:
 def german_ordinal(value: int, before: str) -> str | None:
     """Return a German ordinal, declined as the words before it ask, or None if they do not tell."""
     # "am 1. und 2. Mai": both are declined alike.
-    if listed := re.search(r"[0-9]{1,3}\.,? (?:und|oder|bis) $", before):
+    if listed := re.search(r"(?:[0-9]{1,2}\.)?[0-9]{1,3}\.,? (?:und|oder|bis) $", before):
         return german_ordinal(value, before[: listed.start()])
     words = re.findall(r"\w+", before[-40:].lower())
     if not words or not before[-1:].isspace():

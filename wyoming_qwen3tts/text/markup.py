@@ -32,7 +32,8 @@ _RULE_LINE = re.compile(
     r"[ \t]*(?:\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t]*:?-{2,}:?[ \t]*)*\|?|"
     r"([-*_=])(?:[ \t]*\1){2,})[ \t]*$"
 )
-_QUOTE_MARK = re.compile(r"[ \t]*(?:>[ \t]?)+")
+# "> 25 °C" is a comparison.
+_QUOTE_MARK = re.compile(r"[ \t]*+(?:>[ \t]?+)++(?![-−]?[0-9])")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*$")
 _BULLET = re.compile(r"[ \t]*(?:[-*+•◦▪‣·●○►➤–—][ \t]+)+(?:\[[ xX]\][ \t]+)?")
 _NUMBERED = re.compile(r"[ \t]*[0-9]{1,3}[.)][ \t]+(?=(\w*))")

@@ -37,6 +37,10 @@ class Times:
     """Letter that may stand for the colon: "14h30"."""
     dot: bool = False
     """Whether "14.30" is a time before a suffix."""
+    dot_after: Sequence[str] = ()
+    """Words after which "14.30" is a time."""
+    timers: Sequence[str] = ()
+    """Words after which "00:05:00" is a duration."""
     hour_gender: str = "n"
     minute_gender: str = "n"
 

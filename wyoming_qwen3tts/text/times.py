@@ -1,6 +1,7 @@
 """Times of day and durations as they are spoken."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from wyoming_qwen3tts.text.numbers import cardinal, form_index
@@ -24,18 +25,20 @@ _DURATION = re.compile(
 
 def speak_times(text: str, rules: LanguageRules) -> str:
     """Replace times of day by words: "14:30", "2:30 pm", "14.30 Uhr", "14h30", "8 Uhr"."""
-    text = _DURATION.sub(lambda match: _spell_duration(match, rules), text)
+    for pattern in (_DURATION, _timer_pattern(rules.code)):
+        text = pattern.sub(lambda match: _spell_duration(match, rules), text)
     for pattern in _patterns(rules.code):
         text = pattern.sub(lambda match: _replace_time(match, rules), text)
     return text
 
 
 def _spell_duration(match: re.Match[str], rules: LanguageRules) -> str:
-    return rules.space.join(
-        spell_quantity(Numeral("", digits), rules.units[unit], rules)
+    parts = [
+        spell_quantity(Numeral("", str(int(digits))), rules.units[unit], rules)
         for unit, digits in zip(("hour", "minute", "second"), match.groups(), strict=True)
-        if digits
-    )
+        if digits and int(digits)
+    ]
+    return rules.space.join(parts) or match[0]
 
 
 def _replace_time(match: re.Match[str], rules: LanguageRules) -> str:
@@ -97,13 +100,17 @@ def _patterns(code: str) -> tuple[re.Pattern[str], ...]:
     suffixes = "|".join(re.escape(word) for word in times.suffixes)
     suffix = rf"(?:{SPACE}?(?:{suffixes}){NOT_BEFORE})" if suffixes else r"(?:(?!))"
     nothing = r"(?P<second>(?!))?(?P<half>(?!))?"
+    letter_h = rf"{SPACE}?h{NOT_BEFORE}"
     no_minute = r"(?P<minute>(?!))?"
     patterns = [
-        rf"{start}{hour}:{minute}(?::{second}{zone})?(?![0-9:]|\.[0-9])(?:{_HALF_DAY}|{suffix})?",
+        rf"{start}{hour}:{minute}(?::{second}{zone})?(?![0-9:]|\.[0-9])(?:{_HALF_DAY}|{suffix}|{letter_h})?",
         rf"{start}{hour}{no_minute}(?P<second>(?!))?{_HALF_DAY}",
     ]
     if times.dot:
         patterns.append(rf"{start}{hour}\.{minute}{suffix}{nothing}")
+    if times.dot_after:
+        end = rf"(?![{LETTER}0-9]|[.,:][0-9]|{SPACE}?[°%€$])"
+        patterns.append(rf"{_after_any(times.dot_after)}{hour}\.{minute}{end}{nothing}")
     if times.letter:
         letter = f"{SPACE}?{times.letter}"
         patterns.append(rf"{start}{hour}{letter}{SPACE}?{minute}{NOT_BEFORE}{nothing}")
@@ -111,3 +118,18 @@ def _patterns(code: str) -> tuple[re.Pattern[str], ...]:
     if code in {"de", "fr", "en"}:
         patterns.append(rf"{start}{hour}{suffix}{no_minute}{nothing}")
     return tuple(map(re.compile, patterns))
+
+
+@cache
+def _timer_pattern(code: str) -> re.Pattern[str]:
+    """Return the pattern of hours, minutes and seconds after a word like "timer"."""
+    timers = _after_any(
+        [word + mark for word in language_rules(code).times.timers for mark in ("", ":")]
+    )
+    return re.compile(rf"{timers}([0-9]{{1,2}}):([0-5][0-9]):([0-5][0-9])(?![0-9:]|\.[0-9])")
+
+
+def _after_any(words: Iterable[str]) -> str:
+    # Python's look-behind needs a fixed length, so each word gets its own.
+    each = [rf"(?<=\b(?i:{word}) )" for word in words]
+    return f"(?:{'|'.join(each or ['(?!)'])})"
