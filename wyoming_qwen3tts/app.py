@@ -126,7 +126,7 @@ async def _serve(
             await stack.enter_async_context(pages)
         loaded = await stack.enter_async_context(create_backend(config))
         backend.loaded.set_result(loaded)
-        monitor.set_ready(loaded)
+        monitor.backend = loaded
         discovery: AbstractAsyncContextManager[None] = nullcontext()
         if config.zeroconf is not None:
             discovery = advertised(config.zeroconf, parse_uri(config.uri), listener.port)

@@ -179,7 +179,7 @@ async def test_wrong_settings_end_the_start(settings, message):
 async def test_metrics_of_the_models(data_dir):
     async with speaking_server(data_dir) as (source, metrics):
         monitor = HealthMonitor(lambda: ListenerStatus(num_connected=3))
-        monitor.set_ready(source)
+        monitor.backend = source
         metrics.watch(monitor)
         await speak(source, voice="ryan")
         values = parse(metrics.render())
@@ -206,7 +206,7 @@ async def test_health_fails_where_the_only_model_is_damaged(tmp_path, tiny_bundl
     config = Config(data_dirs=(str(tmp_path),), threads=NUM_THREADS)
     monitor = HealthMonitor(ListenerStatus)
     async with open_engine(config, Metrics()) as backend:
-        monitor.set_ready(backend)
+        monitor.backend = backend
         await eventually(lambda: monitor.health == "failed", 30)
         (model,) = monitor.report()["models"]
     assert model["state"] == "failed"

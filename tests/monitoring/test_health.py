@@ -58,14 +58,14 @@ class Backend:
 def test_health(backend, expected):
     monitor = HealthMonitor(ListenerStatus)
     if backend is not None:
-        monitor.set_ready(backend)
+        monitor.backend = backend
     assert monitor.report()["status"] == expected
 
 
 def test_report_says_what_each_model_does():
     metrics, monitor = Metrics(), HealthMonitor(ListenerStatus)
     metrics.watch(monitor)
-    monitor.set_ready(Backend([model("damaged")], [installing("building")]))
+    monitor.backend = Backend([model("damaged")], [installing("building")])
     assert monitor.report()["models"] == [
         {"model": "a-model/cpu_int8", "state": "failed", "requests": 0, "message": "damaged"},
         {"model": "b-model/cpu_int8", "state": "building", "message": "working"},

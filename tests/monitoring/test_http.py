@@ -42,7 +42,7 @@ async def test_pages():
         status, content_type, body = await get(port, "/health")
         assert (status, json.loads(body)["status"]) == (503, "starting")
         assert content_type.startswith("application/json")
-        monitor.set_ready(object())
+        monitor.backend = object()
         status, _, body = await get(port, "/health")
         assert (status, json.loads(body)["status"]) == (200, "ok")
         for path, method, expected in (("/", "GET", 404), ("/metrics", "POST", 405)):

@@ -56,9 +56,3 @@ async def test_any_chunks_give_the_same_samples_in_bounded_blocks(sizes):
         assert event.data["timestamp"] == num_samples // 24
         num_samples += len(event.payload) // 2
     assert events[-1].data["timestamp"] == num_samples // 24
-
-
-async def test_another_sample_rate_is_refused():
-    events, failure = await speak(chunk(10), chunk(10, 16_000))
-    assert "24000 to 16000 Hz" in str(failure)
-    assert [event.type for event in events] == ["audio-start", "audio-chunk", "error"]

@@ -42,12 +42,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
 
 
 async def ask_server(uri: str, timeout_s: float) -> Info:
-    """Return what a server offers.
-
-    Raises:
-        ConfigError: The address is wrong.
-        OSError: The server does not answer in time, or not as expected; includes TimeoutError.
-    """
+    """Return what a server offers; raises ConfigError, and OSError without such an answer."""
     answer = await _ask(uri, timeout_s, Describe().event())
     if not Info.is_type(answer.type) or not (info := Info.from_event(answer)).tts:
         raise ConnectionError(f"the server offers no speech ({answer.type}: {answer.data})")

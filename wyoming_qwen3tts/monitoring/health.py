@@ -36,19 +36,14 @@ class HealthMonitor:
     """Collects the state of one server."""
 
     def __init__(self, clients: Callable[[], ListenerStatus]) -> None:
-        """Start with a backend that is still loading; ``clients`` gives the counts of clients."""
         self.clients = clients
-        self._backend: object = None
+        self.backend: object = None  # until it is loaded
         self._started_s = time.monotonic()
-
-    def set_ready(self, backend: object) -> None:
-        """Set the backend once it is loaded."""
-        self._backend = backend
 
     @property
     def engine(self) -> EngineStatus | None:
         """State of synthesis; None while the backend loads or if it does not report any."""
-        status: Callable[[], EngineStatus] | None = getattr(self._backend, "status", None)
+        status: Callable[[], EngineStatus] | None = getattr(self.backend, "status", None)
         return None if status is None else status()
 
     @property
@@ -56,7 +51,7 @@ class HealthMonitor:
         """Whether the server can speak."""
         status = self.engine
         if status is None:
-            return "starting" if self._backend is None else "ok"
+            return "starting" if self.backend is None else "ok"
         if not status.worker.is_alive or status.worker.busy_s >= STUCK_S:
             return "stuck"
         if any(model.error is None and model.load_s > 0 for model in status.models):

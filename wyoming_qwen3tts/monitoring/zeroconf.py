@@ -52,9 +52,10 @@ async def _advertise(name: str, address: SplitResult, port: int) -> None:
                 while await find_host(address) == host:  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(CHECK_INTERVAL_S)
         except Exception as error:  # noqa: BLE001 - discovery must not end the server
-            if problem != (problem := repr(error)):
+            if repr(error) != problem:
+                problem = repr(error)
                 message = "Zeroconf: not advertised: %s; trying again every %g s"
-                _LOGGER.warning(message, str(error) or problem, CHECK_INTERVAL_S)
+                _LOGGER.warning(message, error, CHECK_INTERVAL_S)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
 

@@ -67,15 +67,11 @@ class Connection:
         *,
         is_pipe: bool = False,
     ) -> None:
-        """Prepare to serve; ``name`` stands for the client in the log.
-
-        ``is_pipe``: the text of a stream ends with the input, and a silent client is kept.
-        """
         self._reader = reader
         self._writer = writer
         self._options = options
-        self._name = name
-        self._is_pipe = is_pipe
+        self._name = name  # in the log
+        self._is_pipe = is_pipe  # a stream's text ends with the input; a silent client is kept
         self._events = EventWriter(writer)
         self._closed = asyncio.Event()
         self._is_draining = False  # no new requests; it closes after the last response
@@ -200,11 +196,7 @@ class Connection:
         self._is_streaming = False
 
     def _enqueue(self, event: Event, *, is_stream: bool) -> Response:
-        """Add the response to a request; a wrong request fails in its turn.
-
-        Raises:
-            BusyError: Too many requests are pending.
-        """
+        """Add the response to a request; a wrong one fails in its turn; raises BusyError."""
         max_chars = self._options.max_text_chars
         num_chars = sum(response.text.num_waiting_chars for response in self._responses)
         if len(self._responses) >= MAX_PENDING_REQUESTS or num_chars > max_chars:

@@ -25,11 +25,7 @@ _MAX_ERROR_CHARS: Final = 1_000
 
 
 def read_request(event: Event) -> SpeechRequest:
-    """Return the voice that a ``synthesize`` or ``synthesize-start`` event asks for.
-
-    Raises:
-        RequestError: A field has the wrong type or is too long.
-    """
+    """Return the voice that an event asks for; raises RequestError for wrong fields."""
     what = {"voice": "an object with name, language and speaker", "context": "an object"}
     for key, kind in what.items():
         if not isinstance(value := event.data.get(key), dict | None):
@@ -50,11 +46,7 @@ def read_request(event: Event) -> SpeechRequest:
 
 
 def read_text(event: Event) -> str:
-    """Return the text of an event.
-
-    Raises:
-        RequestError: The event has no text.
-    """
+    """Return the text of an event; raises RequestError if it has none."""
     text = event.data.get("text")
     if not isinstance(text, str):
         raise RequestError(f"the text of {event.type} must be a text, not {reprlib.repr(text)}")

@@ -51,16 +51,11 @@ class IncomingText:
         self.has_ended = False
 
     def add(self, piece: str) -> None:
-        """Append text.
-
-        Raises:
-            RequestError: The whole text is too long.
-        """
+        """Append text; raises RequestError if the whole text is too long."""
         self._num_chars += len(piece)
         if self._num_chars > self._max_chars:
-            raise RequestError(
-                f"the text has more than {self._max_chars} characters; send it in several requests"
-            )
+            limit = f"more than {self._max_chars} characters"
+            raise RequestError(f"the text has {limit}; send it in several requests")
         if piece:
             self._pieces.append(piece)
             self._changed.set()
@@ -115,11 +110,7 @@ class Response:
             self.end_text()
 
     async def speak(self, backend: SpeechBackend) -> Exception | None:
-        """Send the whole response; returns the error that the client was sent, if any.
-
-        Raises:
-            ClientGoneError: The client has gone.
-        """
+        """Send the whole response; returns the error that the client was sent, if any."""
         failure: Exception | None = None
         try:
             await self._send_audio(backend)
@@ -152,8 +143,6 @@ class Response:
                         self._restart_timer()
         except TimeoutError as error:
             if self._refusal is None:
-                if self._timer is None or not self._timer.expired():
-                    raise
                 message = f"there was no audio for {AUDIO_TIMEOUT_S:g} s; the request was given up"
                 raise SynthesisError(message) from error
         finally:
@@ -164,11 +153,7 @@ class Response:
             raise SynthesisError("there was no audio for this text")
 
     async def _write(self, chunk: AudioChunk) -> None:
-        """Send a chunk at once, audio-start before the first.
-
-        Raises:
-            SynthesisError: The sample rate has changed; players read it only once.
-        """
+        """Send a chunk in blocks, audio-start before the first."""
         if not len(chunk.samples):
             return
         rate = chunk.sample_rate_hz
@@ -177,11 +162,6 @@ class Response:
             self._owes_audio_stop = True
             start = AudioStart(rate, SAMPLE_WIDTH_BYTES, NUM_CHANNELS, timestamp=0)
             await self._events.write(start.event())
-        elif rate != self._sample_rate_hz:
-            raise SynthesisError(
-                f"the sample rate changed from {self._sample_rate_hz} to {rate} Hz "
-                "within one response"
-            )
         pcm = chunk.pcm16()
         block_bytes = MAX_BLOCK_SAMPLES * SAMPLE_WIDTH_BYTES
         for start_byte in range(0, len(pcm), block_bytes):
