@@ -158,12 +158,8 @@ def _german_day_and_month(match: re.Match[str], rules: LanguageRules) -> str:
     before = match.string[: match.start()] + preposition
     # "21.5." alone may be a number that ends a sentence; "Termin: 21.10." may not.
     is_alone = not next_char and before.rstrip()[-1:] in {"", ":", ","}
-    is_date = (
-        bool(preposition)
-        or next_char == ","
-        or (match[4] and next_char.islower())
-        or (is_alone and len(match[2]) == len(match[3]) == 2)
-    )
+    goes_on = next_char == "," or (match[4] and next_char.islower())
+    is_date = preposition or goes_on or (is_alone and len(match[2]) == len(match[3]) == 2)
     if not (is_date and 1 <= day <= 31 and 1 <= month <= 12):
         return match[0]
     words = german_ordinal(day, before) or f"{ordinal(day, 'de')}r"

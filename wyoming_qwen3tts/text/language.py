@@ -9,25 +9,11 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.text.rules import LANGUAGES
+from wyoming_qwen3tts.text.rules import LANGUAGES, read_table
 
 _LOGGER = logging.getLogger(__name__)
 
-# Plain code -> the checkpoint's spelling first, then other names and three-letter codes.
-_NAMES: Final = {
-    "zh": (
-        "chinese", "mandarin", "中文", "汉语", "漢語", "普通话", "國語", "zho", "chi", "cmn", "cn",
-    ),
-    "en": ("english", "eng"),
-    "ja": ("japanese", "日本語", "にほんご", "jpn", "jp"),
-    "ko": ("korean", "한국어", "조선말", "kor", "kr"),
-    "de": ("german", "deutsch", "deu", "ger"),
-    "fr": ("french", "français", "francais", "fra", "fre"),
-    "ru": ("russian", "русский", "rus"),
-    "pt": ("portuguese", "português", "portugues", "por", "br"),
-    "es": ("spanish", "español", "espanol", "castellano", "castilian", "spa"),
-    "it": ("italian", "italiano", "ita"),
-}  # fmt: skip
+_NAMES: Final[dict[str, list[str]]] = read_table("languages.yaml")
 _CODES: Final = {name: code for code, names in _NAMES.items() for name in (code, *names)}
 _LATIN: Final = ("en", "de", "fr", "pt", "es", "it")
 _WORD = re.compile(r"[^\W\d_]+")

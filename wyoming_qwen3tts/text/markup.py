@@ -181,11 +181,9 @@ def _strip_line(line: str, language: str | None) -> str:
 
 def _is_ordinal(word: str, language: str | None) -> bool:
     """Whether a number before this word is no list mark: "3. Mai"."""
-    if language not in {None, "de"}:
-        return False
-    german = language_rules("de")
-    folded = word.casefold()
-    return folded in german.month_numbers or folded in german.lists["ordinal_before"]
+    german, folded = language_rules("de"), word.casefold()
+    is_german = folded in german.month_numbers or folded in german.lists["ordinal_before"]
+    return is_german and language in {None, "de"}
 
 
 def _strip_inline(line: str) -> str:

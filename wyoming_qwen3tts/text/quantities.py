@@ -149,12 +149,6 @@ def previous_word(before: str) -> str:
     return word[1].lower() if word else ""
 
 
-_CURRENCY_SYMBOLS = {
-    "€": "EUR", "EUR": "EUR", "US$": "USD", "$": "USD", "USD": "USD", "£": "GBP", "GBP": "GBP",
-    "¥": "JPY", "￥": "JPY", "JPY": "JPY", "CNY": "CNY", "RMB": "CNY", "₩": "KRW", "KRW": "KRW",
-    "₽": "RUB", "RUB": "RUB", "руб.": "RUB", "руб": "RUB", "R$": "BRL", "BRL": "BRL", "CHF": "CHF",
-    "₹": "INR", "INR": "INR",
-}  # fmt: skip
 _PER_KWH = rf"(?P<kwh>{SPACE}?/{SPACE}?(?:kWh|кВт[·⋅]?ч))?"
 
 
@@ -186,9 +180,7 @@ def speak_currencies(text: str, rules: LanguageRules) -> str:
         case = case_before(text, match.start(), rules)
         if case is None:
             return match[0]
-        symbol = match["before"] or match["after"]
-        is_yuan = rules.code == "zh" and symbol in {"¥", "￥"}
-        currency = "CNY" if is_yuan else _CURRENCY_SYMBOLS[symbol]
+        currency = rules.currency_symbols[match["before"] or match["after"]]
         numeral = parse_numeral(match["number_after"] or match["number_before"], rules)
         if match["sign"]:
             numeral = replace(numeral, sign="-")
@@ -239,8 +231,7 @@ def _unit_pattern(code: str) -> re.Pattern[str]:
 @cache
 def _currency_pattern(code: str) -> re.Pattern[str]:
     rules = language_rules(code)
-    symbols = {sign: name for sign, name in _CURRENCY_SYMBOLS.items() if name in rules.currencies}
-    money, scales = _any_of(symbols), _any_of(rules.scales)
+    money, scales = _any_of(rules.currency_symbols), _any_of(rules.scales)
     scale = rf"(?:{SPACE}?(?P<{{}}>{scales}){NOT_BEFORE})?" if scales else r"(?P<{}>(?!))?"
     prefix = (
         rf"(?<![{LETTER}0-9_$])(?P<sign>(?<![\w)\]])[-−–])?(?P<before>{money}){SPACE}?"

@@ -1,5 +1,6 @@
 """The tables of a language in ``text/data``, as dataclasses."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -64,6 +65,7 @@ class LanguageRules:
     units: Mapping[str, Term]
     unit_symbols: Mapping[str, str]
     """Symbol -> unit, only of units that the language names."""
+    currency_symbols: Mapping[str, str]
     symbols: Mapping[str, str]
     scales: Mapping[str, Term]
     dates: Mapping[str, str]
@@ -79,7 +81,7 @@ class LanguageRules:
     may_end: frozenset[str]
     """Dotted or short abbreviations that do end sentences."""
     lists: Mapping[str, tuple[str, ...]]
-    """Word lists of rules that only some languages have."""
+    """All other word lists; empty where a language has none."""
 
     @property
     def space(self) -> str:
@@ -87,29 +89,21 @@ class LanguageRules:
         return "" if self.code in {"zh", "ja"} else " "
 
 
-_WORD_LISTS = (
-    "masculine_endings", "feminine_endings", "masculine_words", "feminine_words", "genitive_after",
-    "other_case_after", "two_before", "native_before", "sino_before", "ordinal_after",
-    "ordinal_before", "ordinal_e_after", "ordinal_en_after", "dative_prepositions", "year_after",
-    "not_nouns", "version_after",
-)  # fmt: skip
-
-
 @cache
 def language_rules(code: str) -> LanguageRules:
     """Return the tables of a language; each file is read once.
 
     Raises:
-        ConfigError: There are no tables for this code, or they have an unknown key.
+        ConfigError: There are no tables for this code.
     """
     if code not in LANGUAGES:
         raise ConfigError(f"No text rules for language {code!r}; known: {', '.join(LANGUAGES)}.")
-    table = _read(f"{code}.yaml")
+    table = read_table(f"{code}.yaml")
     abbreviations = table.pop("abbreviations")
     currencies = table.pop("currencies")
     units = _terms(table.pop("units"))
     months, genitive = (tuple(table.pop(key, ())) for key in ("months", "months_genitive"))
-    rules = LanguageRules(
+    return LanguageRules(
         code=code,
         **table.pop("numbers"),
         words=table.pop("words"),
@@ -119,13 +113,10 @@ def language_rules(code: str) -> LanguageRules:
         currencies=_terms(currencies["names"]),
         minor_currencies=_terms(currencies["minor"]),
         units=units,
-        unit_symbols={
-            symbol: unit
-            for symbols_of_units in (_read("units.yaml"), table.pop("extra_symbols", {}))
-            for unit, symbols in symbols_of_units.items()
-            for symbol in symbols
-            if unit in units
-        },
+        unit_symbols=_by_symbol("units.yaml", table.pop("extra_symbols", {}), units),
+        currency_symbols=_by_symbol(
+            "currencies.yaml", currencies.get("extra_symbols", {}), currencies["names"]
+        ),
         symbols=table.pop("symbols"),
         scales=_terms(table.pop("scales", {})),
         dates=table.pop("dates", {}),
@@ -138,25 +129,35 @@ def language_rules(code: str) -> LanguageRules:
             for name in (spellings if isinstance(spellings, list) else [spellings])
             if name
         },
-        never_final=frozenset(abbreviations.pop("never_final", ())),
-        before_number=frozenset(abbreviations.pop("before_number", ())),
-        may_end=frozenset(abbreviations.pop("may_end", ())),
-        lists={name: tuple(table.pop(name, ())) for name in _WORD_LISTS},
+        never_final=frozenset(abbreviations.get("never_final", ())),
+        before_number=frozenset(abbreviations.get("before_number", ())),
+        may_end=frozenset(abbreviations.get("may_end", ())),
+        lists=defaultdict(tuple, {name: tuple(words) for name, words in table.items()}),
     )
-    if unknown := [*table, *abbreviations]:
-        raise ConfigError(f"text/data/{code}.yaml: unknown keys {', '.join(unknown)}; remove them.")
-    return rules
 
 
 @cache
 def stage_directions() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the first words of stage directions: what is done, and what is heard; lower case."""
-    table = _read("stage_directions.yaml")
+    table = read_table("stage_directions.yaml")
     actions = tuple(word.casefold() for row in table["actions"] for word in row)
     return actions, tuple(word.casefold() for row in table["sounds"] for word in row)
 
 
-def _read(name: str) -> dict[str, Any]:
+def _by_symbol(
+    name: str, extra: Mapping[str, Sequence[str]], named: Mapping[str, Any]
+) -> dict[str, str]:
+    return {
+        symbol: key
+        for table in (read_table(name), extra)
+        for key, symbols in table.items()
+        for symbol in symbols
+        if key in named
+    }
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """Return the content of a file in ``text/data``."""
     text = files("wyoming_qwen3tts.text").joinpath("data", name).read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     table: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506  a safe loader, in C if there

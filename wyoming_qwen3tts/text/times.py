@@ -62,11 +62,8 @@ def _spell_time(hour: int, minute: int, half: str, rules: LanguageRules) -> str:
         return _spell_english(hour, minute, half)
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
-    patterns = times.minutes
-    if minute == 0:
-        patterns = times.hour
-    elif minute < 10 and times.minutes_below_ten:
-        patterns = times.minutes_below_ten
+    below_ten = times.minutes_below_ten if minute < 10 else ()
+    patterns = (below_ten or times.minutes) if minute else times.hour
     index = form_index(hour, "", code, 3 if code == "ru" else 2)
     gender = times.hour_gender
     if code == "ko" and 1 <= hour <= 12:
