@@ -11,7 +11,6 @@ from contextlib import (
     AsyncExitStack,
     aclosing,
     asynccontextmanager,
-    nullcontext,
     suppress,
 )
 from functools import partial
@@ -92,21 +91,6 @@ async def run_server(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    try:
-        await _serve(config, create_backend, metrics, ready, stop)
-    except asyncio.CancelledError:
-        if not stop.is_set():
-            raise
-    _LOGGER.info("Stopped")
-
-
-async def _serve(
-    config: Config,
-    create_backend: BackendFactory,
-    metrics: Metrics,
-    ready: asyncio.Event,
-    stop: asyncio.Event,
-) -> None:
     backend = _DeferredBackend()
     networks = parse_networks(config.allowed_networks)
     monitor = HealthMonitor(lambda: listener.status)
@@ -115,26 +99,32 @@ async def _serve(
         backend, config.max_text_chars, config.streaming, metrics.count_error, monitor.report
     )
     listener = Listener(config.uri, options, config.max_connections, networks, stop.set)
-    async with AsyncExitStack() as stack:
-        # The ports come first: a client that asks while models load waits instead of failing.
-        await stack.enter_async_context(listener)
-        if config.http is not None:
-            # Imported late: aiohttp takes memory and time to load.
-            from wyoming_qwen3tts.monitoring.http import serve_pages
+    try:
+        async with AsyncExitStack() as stack:
+            # The ports come first: a client that asks while models load waits instead of failing.
+            await stack.enter_async_context(listener)
+            if config.http is not None:
+                # Imported late: aiohttp takes memory and time to load.
+                from wyoming_qwen3tts.monitoring.http import serve_pages
 
-            pages = serve_pages(config.http, metrics, monitor, networks)
-            await stack.enter_async_context(pages)
-        loaded = await stack.enter_async_context(create_backend(config))
-        backend.loaded.set_result(loaded)
-        monitor.backend = loaded
-        discovery: AbstractAsyncContextManager[None] = nullcontext()
-        if config.zeroconf is not None:
-            discovery = advertised(config.zeroconf, parse_uri(config.uri), listener.port)
-        async with discovery:
-            ready.set()
-            _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
-            await stop.wait()
-        await listener.stop(config.shutdown_timeout * _CLIENT_SHARE)
+                pages = serve_pages(config.http, metrics, monitor, networks)
+                await stack.enter_async_context(pages)
+            loaded = await stack.enter_async_context(create_backend(config))
+            backend.loaded.set_result(loaded)
+            monitor.backend = loaded
+            async with AsyncExitStack() as discovery:
+                if config.zeroconf is not None:
+                    address = parse_uri(config.uri)
+                    advertising = advertised(config.zeroconf, address, listener.port)
+                    await discovery.enter_async_context(advertising)
+                ready.set()
+                _LOGGER.info("Ready (version %s, %s)", __version__, config.uri)
+                await stop.wait()
+            await listener.stop(config.shutdown_timeout * _CLIENT_SHARE)
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+    _LOGGER.info("Stopped")
 
 
 @asynccontextmanager

@@ -45,14 +45,10 @@ class ConnectionOptions:
     """What all connections of a server share."""
 
     backend: SpeechBackend
-    max_text_chars: int = 120_000
-    """Limit of the text of one request, streamed or not."""
-    supports_streaming: bool = True
-    """Whether ``info`` says so; streamed text is spoken in any case."""
-    on_error: Callable[[Exception], None] = lambda _error: None
-    """Called with every error that a client is sent."""
-    health: Callable[[], Mapping[str, Any]] = dict
-    """Answers the ``health`` event."""
+    max_text_chars: int = 120_000  # of one request, streamed or not
+    supports_streaming: bool = True  # what info says; streamed text is spoken in any case
+    on_error: Callable[[Exception], None] = lambda _error: None  # for errors that clients are sent
+    health: Callable[[], Mapping[str, Any]] = dict  # answers the health event
 
 
 class Connection:
