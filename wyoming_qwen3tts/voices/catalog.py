@@ -86,12 +86,15 @@ class Catalog:
         """
         by_key: dict[str, CatalogVoice] = {}
         for bundle in self._bundles:
-            earlier = set(by_key)
-            for preset in self._presets(bundle):
-                voice = (
-                    _with_size_suffix(preset) if voice_key(preset.info.name) in earlier else preset
-                )
-                by_key.setdefault(voice_key(voice.info.name), voice)
+            facts, earlier = bundle.manifest.facts, set(by_key)
+            for name, description in _presets(bundle).items():
+                info = self._info(name, description, facts)
+                if voice_key(name) in earlier:
+                    size = facts.model_size
+                    description = f"{description} ({size} model)"
+                    info = self._info(f"{name}-{size.lower()}", description, facts)
+                source = None if facts.model_type == "voice_design" else PresetSpeaker(name)
+                by_key.setdefault(voice_key(info.name), CatalogVoice(info, bundle, source))
         for entry in library:
             if entry.problem is None and (own := self._from_library(entry)) is not None:
                 by_key[voice_key(entry.name)] = own
@@ -180,17 +183,6 @@ class Catalog:
             _LOGGER.warning("The %s model follows no instructions; styles are ignored", model)
         return None
 
-    def _presets(self, bundle: InstalledBundle) -> list[CatalogVoice]:
-        facts = bundle.manifest.facts
-        if facts.model_type == "voice_design":
-            description = "Designed: describe the voice in words, as the speaker"
-            return [CatalogVoice(self._info("designed", description, facts), bundle, None)]
-        infos = [
-            self._info(speaker, _describe(speaker, bundle), facts)
-            for speaker in sorted(facts.speakers)
-        ]
-        return [CatalogVoice(info, bundle, PresetSpeaker(info.name)) for info in infos]
-
     def _from_library(self, entry: LibraryVoice) -> CatalogVoice | None:
         """Return a library voice with the model that speaks it; None while no model can."""
         preset, size = entry.settings.preset, entry.settings.model_size
@@ -239,19 +231,15 @@ def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
     return key, None
 
 
-def _with_size_suffix(voice: CatalogVoice) -> CatalogVoice:
-    size = voice.bundle.manifest.facts.model_size
-    info = replace(
-        voice.info,
-        name=f"{voice.info.name}-{size.lower()}",
-        description=f"{voice.info.description} ({size} model)",
-    )
-    return replace(voice, info=info)
-
-
-def _describe(speaker: str, bundle: InstalledBundle) -> str:
-    name = speaker.replace("_", " ").title()
-    if bundle.is_embedded:
-        return f"{name} ({_EMBEDDED_NOTE})"
-    note = _SPEAKER_NOTES.get(speaker)
-    return f"{name}: {note}" if note else name
+def _presets(bundle: InstalledBundle) -> dict[str, str]:
+    """Return the names of a model's own voices with their descriptions."""
+    facts = bundle.manifest.facts
+    if facts.model_type == "voice_design":
+        return {"designed": "Designed: describe the voice in words, as the speaker"}
+    presets = {}
+    for speaker in sorted(facts.speakers):
+        name, note = speaker.replace("_", " ").title(), _SPEAKER_NOTES.get(speaker)
+        presets[speaker] = f"{name}: {note}" if note else name
+        if bundle.is_embedded:
+            presets[speaker] = f"{name} ({_EMBEDDED_NOTE})"
+    return presets

@@ -95,11 +95,11 @@ class VoiceLibrary:
             self._scan.done() and now_s >= self._scan_started_s + _MAX_SCAN_AGE_S
         ):
             self._scan, self._scan_started_s = _in_daemon_thread(self.scan), now_s
-        if not self._scan.done():
-            patience_s = _SCAN_PATIENCE_S if self._known else _FIRST_SCAN_PATIENCE_S
-            timeout_s = max(0.0, self._scan_started_s + patience_s - now_s)
+        patience_s = _SCAN_PATIENCE_S if self._known else _FIRST_SCAN_PATIENCE_S
+        timeout_s = self._scan_started_s + patience_s - now_s
+        if not self._scan.done() and timeout_s > 0:
             await asyncio.wait([asyncio.wrap_future(self._scan)], timeout=timeout_s)
-            if timeout_s and not self._scan.done():
+            if not self._scan.done():
                 _LOGGER.warning("Voice folders do not answer; using the voices of the last scan")
         return self._scan.result() if self._scan.done() else self._voices
 
