@@ -232,6 +232,11 @@ class TestSilenceAtTheEnds:
         samples = decode_reference_clip(encode_clip(padded, rate_hz), SAMPLE_RATE_HZ)
         assert len(samples) / SAMPLE_RATE_HZ == pytest.approx(2.7, abs=0.05)
 
+    def test_silence_around_a_recording_with_an_offset_is_cut(self) -> None:
+        padded = np.pad(speech_clip() + 0.01, (3 * SAMPLE_RATE_HZ, 4 * SAMPLE_RATE_HZ))
+        samples = decode_reference_clip(wav(padded), SAMPLE_RATE_HZ)
+        assert len(samples) / SAMPLE_RATE_HZ == pytest.approx(2.7, abs=0.05)
+
     def test_short_silence_stays(self) -> None:
         padded = np.pad(speech_clip(), (2_400, 9_600))
         samples = decode_reference_clip(wav(padded), SAMPLE_RATE_HZ)
