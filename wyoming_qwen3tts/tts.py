@@ -17,7 +17,8 @@ from typing import Any, Self, TypeVar
 
 from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.config import Config, make_config
-from wyoming_qwen3tts.engine.engine import SpeechEngine, open_engine
+from wyoming_qwen3tts.engine.engine import open_engine
+from wyoming_qwen3tts.engine.narration import SpeechEngine
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 
 Result = TypeVar("Result")

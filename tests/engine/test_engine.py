@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import NUM_THREADS
 from wyoming_qwen3tts.config import Config
-from wyoming_qwen3tts.engine.engine import open_engine
+from wyoming_qwen3tts.engine.engine import open_engine, warm_up
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.errors import BusyError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
@@ -266,12 +266,12 @@ async def test_stream_without_text_opens_no_model(data_dir):
 
 async def test_model_that_arrives_later_is_the_one_that_is_warmed_up(data_dir):
     async with open_engine(config_for(data_dir, voice="ryan"), is_server=False) as source:
-        bundles = {bundle.manifest.facts.model_type: bundle for bundle in source._installer.bundles}
-        await source.warm_up(bundles["voice_design"])
+        bundles = {bundle.manifest.facts.model_type: bundle for bundle in source.installer.bundles}
+        await warm_up(source, bundles["voice_design"])
         (model,) = source.status().models
         assert model.name == bundles["voice_design"].manifest.name
-        assert model.usage.num_requests == 1
-        await source.warm_up(bundles["base"])  # has no voice of its own
+        assert model.is_loaded
+        await warm_up(source, bundles["base"])  # has no voice of its own
         assert [each.is_loaded for each in source.status().models] == [True, True]
 
 
@@ -280,7 +280,7 @@ async def test_failed_warm_up_is_the_error_of_its_model(data_dir, tmp_path, capl
     shutil.copytree(data_dir, root)
     next(root.glob("*custom*/cpu_fp32/talker.onnx")).write_bytes(b"damaged")
     async with open_engine(config_for(root, voice="ryan"), is_server=False) as source:
-        await source.warm_up()
+        await warm_up(source)
         (model,) = source.status().models
         assert "talker" in model.error
         assert "Warm-up failed: " in caplog.text
@@ -306,7 +306,7 @@ async def test_sampling_settings_are_the_talkers(
     monkeypatch.setattr(SynthesisWorker, "submit", spy)
     async with open_engine(config_for(data_dir, **settings), is_server=False) as source:
         assert await speak(source, SpeechRequest("ryan"), "Hello.")
-        (model,) = source._pool._models.values()
+        (model,) = source.pool._models.values()
         own = default_options(model.synthesizer.model.facts.generation)
     (options,) = asked
     do_sample, temperature, top_k = talker

@@ -1,6 +1,7 @@
 """Memory that nothing uses any more goes back to the system, also while the server speaks."""
 
 import asyncio
+import os
 import platform
 import shutil
 import subprocess
@@ -66,3 +67,10 @@ async def test_server_trims_now_and_then(tiny_bundle, tmp_path, monkeypatch):
     stopped_at = num_trims
     await asyncio.sleep(0.1)
     assert num_trims == stopped_at
+
+
+def test_resident_memory_grows_with_what_is_held():
+    before_bytes = resident_memory_bytes()
+    block = bytearray(os.urandom(1)) * 30_000_000
+    assert resident_memory_bytes() - before_bytes > 20_000_000
+    del block

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate
-from wyoming_qwen3tts.engine.request_report import RequestReport
-from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, RequestError, is_out_of_memory
+from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, is_out_of_memory
 from wyoming_qwen3tts.machine import resident_memory_bytes, return_free_memory
 from wyoming_qwen3tts.models.bundles import InstalledBundle, read_bundle
 from wyoming_qwen3tts.runtime.bundle import SharedDecoders, open_bundle
@@ -20,51 +19,6 @@ from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 _LOGGER = logging.getLogger(__name__)
 
 _MB: Final = 10**6
-_WARNING_REASONS: Final = frozenset({"length", "retry"})
-
-
-@dataclass
-class ModelUsage:
-    """What one model has done since the server started, the warm-up included."""
-
-    num_requests: int = 0
-    num_utterances: int = 0
-    audio_s: float = 0.0
-    synthesis_s: float = 0.0
-    """Sum over utterances, from the prefill to the end."""
-    num_warnings: int = 0
-    """Utterances that were cut off or needed a second attempt, and refused requests."""
-    num_errors: int = 0
-    """Failed requests, and failed attempts to open the model."""
-
-    @property
-    def rtf(self) -> float | None:
-        """Synthesis seconds per second of audio; None without audio."""
-        return self.synthesis_s / self.audio_s if self.audio_s else None
-
-    def add(self, report: RequestReport) -> None:
-        """Count a finished request."""
-        self.num_requests += 1
-        self.num_utterances += report.num_utterances
-        self.audio_s += report.audio_s
-        self.synthesis_s += report.synthesis_s
-        self.num_warnings += sum(reason in _WARNING_REASONS for reason in report.finish_reasons)
-
-    def add_error(self, error: Exception) -> None:
-        """Count a failure."""
-        if isinstance(error, RequestError):
-            self.num_warnings += 1
-        else:
-            self.num_errors += 1
-
-    def describe(self) -> str:
-        """Return the values as the end of a log line."""
-        rtf = "none" if self.rtf is None else f"{self.rtf:.2f}"
-        return (
-            f"requests={self.num_requests} sentences={self.num_utterances} "
-            f"generation={self.synthesis_s:.1f}s audio={self.audio_s:.1f}s rtf={rtf} "
-            f"warnings={self.num_warnings} errors={self.num_errors}"
-        )
 
 
 @dataclass(eq=False)
@@ -84,7 +38,6 @@ class PooledModel:
     error: str | None = None
     """Why the model cannot speak; None after a success."""
     speed: SpeedEstimate = field(default_factory=SpeedEstimate)
-    usage: ModelUsage = field(default_factory=ModelUsage)
 
     @property
     def name(self) -> str:
@@ -111,15 +64,6 @@ class PooledModel:
         """Weights of the graphs that stay open."""
         return self.bundle.open_bytes
 
-    def describe(self) -> str:
-        """Return the state as a log line."""
-        state = "open" if self.is_loaded else "closed"
-        memory = "unknown" if self.memory_bytes is None else f"{self.memory_bytes / _MB:.0f}MB"
-        return (
-            f"Status: model={self.name} device={self.device} precision={self.precision} "
-            f"state={state} load={self.load_s:.1f}s memory={memory} {self.usage.describe()}"
-        )
-
 
 class ModelPool:
     """Synthesizers by bundle."""
@@ -131,7 +75,7 @@ class ModelPool:
         max_lanes: int,
         memory_limit_bytes: int | None = None,
         open_model: Callable[[InstalledBundle], SpeechModel] | None = None,
-        on_replaced: Callable[[InstalledBundle, InstalledBundle], None] | None = None,
+        bundles: list[InstalledBundle] | None = None,
     ) -> None:
         """Prepare an empty pool.
 
@@ -141,8 +85,8 @@ class ModelPool:
             memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
                 is larger than the limit is opened alone.
             open_model: Opens a bundle; tests give their own.
-            on_replaced: Called with the old and the new bundle when another one lies in the
-                directory of a model that is opened again.
+            bundles: The server's models. The pool updates the list when it opens a directory
+                that holds another bundle than before.
         """
         decoders = SharedDecoders()
         self._open_model = open_model or (
@@ -150,7 +94,7 @@ class ModelPool:
         )
         self._max_lanes = max_lanes
         self._memory_limit_bytes = memory_limit_bytes
-        self._on_replaced = on_replaced
+        self._bundles = [] if bundles is None else bundles
         self._models: dict[str, PooledModel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -164,27 +108,22 @@ class ModelPool:
         model = self._models.setdefault(str(bundle.directory), PooledModel(bundle))
         model.num_users += 1
         try:
-            yield await self._synthesizer(model), model
-        except Exception as error:
-            model.usage.add_error(error)
-            raise
-        else:
+            if (synthesizer := model.synthesizer) is None:
+                if model.opening is None:
+                    model.opening = asyncio.create_task(self._open(model))
+                    # If every request that waits is cancelled, asyncio must not complain.
+                    model.opening.add_done_callback(
+                        lambda task: task.cancelled() or task.exception()
+                    )
+                # Shielded: if the client disconnects, the next one finds the model open.
+                synthesizer = await asyncio.shield(model.opening)
+            yield synthesizer, model
             model.error = None
         finally:
             model.num_users -= 1
             model.last_used_s = time.monotonic()
             # Models in use at the same time may exceed the limit.
             self._enforce_memory_limit()
-
-    async def _synthesizer(self, model: PooledModel) -> Synthesizer:
-        if model.synthesizer is not None:
-            return model.synthesizer
-        if model.opening is None:
-            model.opening = asyncio.create_task(self._open(model))
-            # Every request that waits may have been cancelled; then asyncio must not complain.
-            model.opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        # Shielded: if the client disconnects, the next one finds the model open.
-        return await asyncio.shield(model.opening)
 
     def record_error(self, bundle: InstalledBundle, error: Exception) -> None:
         """Record why a model cannot speak; a later success removes it."""
@@ -195,19 +134,14 @@ class ModelPool:
         """Return every model that was used."""
         return list(self._models.values())
 
-    def log_status(self) -> None:
-        """Write a log line for every model that was used."""
-        for model in self.status():
-            _LOGGER.info("%s", model.describe())
-
     async def unload_idle(self, unused_s: float) -> int:
         """Close the models that were not used for ``unused_s`` seconds; return how many."""
-        idle = [
-            model
+        latest_s = time.monotonic() - unused_s
+        closing = [
+            self._close(model)
             for model in self._models.values()
-            if model.num_users == 0 and time.monotonic() - model.last_used_s >= unused_s
+            if model.synthesizer and model.num_users == 0 and model.last_used_s <= latest_s
         ]
-        closing = [task for model in idle if (task := self._close(model)) is not None]
         await asyncio.gather(*closing)
         return len(closing)
 
@@ -232,18 +166,17 @@ class ModelPool:
         return model.synthesizer
 
     async def _open_files(self, model: PooledModel) -> SpeechModel:
-        bundle = model.bundle
         while True:
+            bundle = model.bundle
             try:
                 # In a thread: describe is answered and other models speak meanwhile.
-                current = await asyncio.to_thread(read_bundle, bundle.directory)
-                if current.manifest != bundle.manifest:
+                model.bundle = await asyncio.to_thread(read_bundle, bundle.directory)
+                if model.bundle.manifest != bundle.manifest:
                     _LOGGER.info("%s was replaced", bundle.reference)
-                    model.bundle = current
-                    if self._on_replaced is not None:
-                        self._on_replaced(bundle, current)
-                    bundle = current
-                return await asyncio.to_thread(self._open_model, bundle)
+                    self._bundles[:] = [
+                        model.bundle if known == bundle else known for known in self._bundles
+                    ]
+                return await asyncio.to_thread(self._open_model, model.bundle)
             except Exception as error:
                 if is_out_of_memory(error):
                     if await self.unload_idle(0.0):
@@ -271,28 +204,25 @@ class ModelPool:
             total -= model.num_bytes
             self._close(model)
 
-    def _close(self, model: PooledModel) -> "asyncio.Task[None] | None":
+    def _close(self, model: PooledModel) -> "asyncio.Task[None]":
         """Start to close a model, in a thread: freeing its memory takes a while."""
-        if model.synthesizer is None:
-            return None
         holder = [model.synthesizer]
         model.synthesizer = None
-        task = asyncio.create_task(self._free(model, holder))
+
+        def free_memory() -> None:
+            before_bytes = resident_memory_bytes() or 0
+            holder.clear()
+            return_free_memory()
+            megabytes = before_bytes / _MB, (resident_memory_bytes() or 0) / _MB
+            reference = model.bundle.reference
+            _LOGGER.info("Closed %s; memory went from %.0f MB to %.0f MB", reference, *megabytes)
+
+        task = asyncio.create_task(asyncio.to_thread(free_memory))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
 
-    async def _free(self, model: PooledModel, holder: list[Synthesizer]) -> None:
-        before_bytes = resident_memory_bytes()
-        await asyncio.to_thread(_free_memory, holder)
-        after_bytes = resident_memory_bytes()
-        memory = ""
-        if before_bytes is not None and after_bytes is not None:
-            memory = f"; memory went from {before_bytes / _MB:.0f} MB to {after_bytes / _MB:.0f} MB"
-        _LOGGER.info("Closed %s%s", model.bundle.reference, memory)
-        _LOGGER.info("%s", model.describe())
 
-
-def _free_memory(holder: list[Synthesizer]) -> None:
-    holder.clear()
-    return_free_memory()
+def _take_exception(task: "asyncio.Task[Synthesizer]") -> None:
+    if not task.cancelled():
+        task.exception()

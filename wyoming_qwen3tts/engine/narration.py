@@ -1,17 +1,24 @@
-"""One request: arriving text -> sentences -> utterances -> audio in order."""
+"""One request: its voice and model, then text -> sentences -> utterances -> audio in order."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 
 from wyoming_qwen3tts.audio import AudioChunk, silence
 from wyoming_qwen3tts.config import Config
+from wyoming_qwen3tts.engine.model_pool import ModelPool
 from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate, expected_audio_s, prebuffer
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
+from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError
+from wyoming_qwen3tts.models.installer import ModelInstaller
+from wyoming_qwen3tts.monitoring.health import EngineStatus
+from wyoming_qwen3tts.monitoring.metrics import Metrics
+from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
+from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
     IclVoice,
@@ -20,6 +27,7 @@ from wyoming_qwen3tts.synthesis.request import (
     SynthesisRequest,
     Voice,
     XVectorVoice,
+    default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.timing import Playback
@@ -27,12 +35,15 @@ from wyoming_qwen3tts.synthesis.utterance import Utterance
 from wyoming_qwen3tts.text.language import (
     detect_language,
     has_words,
+    language_code,
     model_language,
     unsupported_scripts,
 )
 from wyoming_qwen3tts.text.markup import drop_code_blocks
-from wyoming_qwen3tts.text.normalize import Rule, normalize
+from wyoming_qwen3tts.text.normalize import ALL_RULES, Rule, normalize, rules_from_names
+from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.text.sentences import SentenceStream
+from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -76,12 +87,136 @@ class SpeechPlan:
     """Text rules to apply."""
 
 
+@dataclass(eq=False)
+class SpeechEngine:
+    """Implements :class:`SpeechBackend` over the models of a server."""
+
+    config: Config
+    catalog: Catalog
+    pool: ModelPool
+    worker: SynthesisWorker
+    installer: ModelInstaller
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
+        """Check the settings that name languages and rules."""
+        self._narrations: set[Narration] = set()
+        codes = {name: language_code(name) for name in self.config.languages}
+        if unknown := [name for name, code in codes.items() if code is None]:
+            raise ConfigError(
+                f"languages: unknown {', '.join(unknown)}; the models speak {', '.join(LANGUAGES)}."
+            )
+        self._languages = list(codes.values())
+        disabled = self.config.disabled_text_rules
+        self._rules = ALL_RULES - (ALL_RULES if "all" in disabled else rules_from_names(disabled))
+
+    async def voices(self) -> Sequence[VoiceInfo]:
+        """Return the voices that can be asked for now."""
+        return [voice.info for voice in await self.catalog.voices()]
+
+    def status(self) -> EngineStatus:
+        """Return the state of synthesis."""
+        models, installations = self.pool.status(), self.installer.progress
+        return EngineStatus(len(self._narrations), self.worker.status, models, installations)
+
+    async def stream(
+        self, request: SpeechRequest, text: AsyncIterator[str], *, is_counted: bool = True
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Speak text that may still be arriving; see :class:`SpeechBackend`.
+
+        Args:
+            request: Voice, language and style.
+            text: Pieces of text, cut anywhere.
+            is_counted: The request is a client's: it takes a place, and metrics count it.
+        """
+        narration = Narration(self.config, self.worker)
+        plan: SpeechPlan | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                if is_counted:
+                    self._check_capacity()
+                    self._narrations.add(narration)
+                chosen = await self._find(request)
+                pieces = await stack.enter_async_context(aclosing(self._admitted(narration, text)))
+                # A client may open a stream long before its text. Only text needs the model.
+                first = await anext(pieces, "")
+                lent = self.pool.use(chosen.bundle)
+                synthesizer, model = await stack.enter_async_context(lent)
+                plan = await self._plan(chosen, request, synthesizer.model)
+                stack.callback(narration.report.log)
+                spoken = narration.stream(_joined(first, pieces), synthesizer, plan, model.speed)
+                async for chunk in await stack.enter_async_context(aclosing(spoken)):
+                    yield chunk
+        except Exception:
+            if is_counted and plan is None:
+                self.metrics.count_refusal()
+            raise
+        finally:
+            self._narrations.discard(narration)
+            if is_counted and plan is not None:
+                self.metrics.count_request(narration.report)
+
+    async def _find(self, request: SpeechRequest) -> CatalogVoice:
+        """Return the voice that a request means, once its model is installed."""
+        try:
+            chosen = await self.catalog.find(request, self.config.voice)
+        except RequestError:
+            if not await self.installer.ensure_ready(None):
+                raise
+        else:
+            if not await self.installer.ensure_ready(chosen.bundle):
+                return chosen
+        return await self.catalog.find(request, self.config.voice)
+
+    async def _plan(
+        self, chosen: CatalogVoice, request: SpeechRequest, model: SpeechModel
+    ) -> SpeechPlan:
+        config = self.config
+        options = default_options(model.facts.generation, config.seed).with_sampling(
+            config.temperature, config.top_k, config.top_p
+        )
+        voice, options = await self.catalog.prepare(chosen, model, options, request.speaker)
+        language = chosen.language
+        if language is None and request.language and request.language.lower() != "auto":
+            language = language_code(request.language)
+            if language is None:
+                _LOGGER.warning("Unknown language %r; detecting it", request.language[:40])
+        spoken = chosen.info.languages
+        configured = tuple(code for code in spoken if code in self._languages)
+        usual = chosen.native_language
+        if configured and usual not in configured:
+            usual = min(configured, key=self._languages.index)
+        candidates = configured or spoken
+        name = chosen.info.name
+        return SpeechPlan(name, voice, options, language, candidates, usual, self._rules)
+
+    def _check_capacity(self) -> None:
+        """Check that one more request can be spoken; those that wait for text do not count.
+
+        Raises:
+            BusyError: It cannot.
+        """
+        num_busy = sum(not narration.is_idle for narration in self._narrations)
+        if num_busy >= self.config.max_requests:
+            raise BusyError(f"{num_busy} requests are open already; try again later.")
+
+    async def _admitted(
+        self, narration: "Narration", text: AsyncIterator[str]
+    ) -> AsyncGenerator[str, None]:
+        """Yield the text of a request; others may have taken its place while it was idle."""
+        async for piece in text:
+            if narration.is_idle and narration in self._narrations:
+                self._check_capacity()
+            narration.waits_for_text = False
+            narration.report.record_text()
+            yield piece
+
+
 class Narration:
     """Turns the text of one request into utterances, and yields their audio in order."""
 
     _synthesizer: Synthesizer
     _plan: SpeechPlan
-    _speed: SpeedEstimate
 
     def __init__(self, config: Config, worker: SynthesisWorker) -> None:
         """Prepare; the text has not arrived yet."""
@@ -97,21 +232,10 @@ class Narration:
         self._places = asyncio.Semaphore(_LOOKAHEAD)
         self._is_continuous = False
         self._open_utterance: Utterance | None = None
-        self._language: str | None = None
         self._is_language_fixed = False
         self._heard = ""
         self._expected_audio_s = 0.0
         self._skipped_scripts: set[str] = set()
-
-    @property
-    def is_started(self) -> bool:
-        """Whether voice and model were found."""
-        return hasattr(self, "_plan")
-
-    def record_text(self) -> None:
-        """Record that text has arrived."""
-        self.waits_for_text = False
-        self.report.record_text()
 
     @property
     def is_idle(self) -> bool:
@@ -125,46 +249,46 @@ class Narration:
         plan: SpeechPlan,
         speed: SpeedEstimate,
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak; closing the generator early cancels the synthesis.
+        """Speak text in pieces; closing the generator early cancels the synthesis.
 
-        Args:
-            text: Pieces, cut anywhere.
-            synthesizer: Speaks with the model.
-            plan: Voice, options and language.
-            speed: The model's speed so far; this request adds to it.
+        ``speed`` is the model's so far; this request adds to it.
         """
-        self._synthesizer, self._plan, self._speed = synthesizer, plan, speed
-        self.report.voice = plan.voice_name
-        self.report.voice_kind = _VOICE_KINDS[type(plan.voice)]
-        self._set_language(plan.language or plan.usual_language)
+        config, report = self._config, self.report
+        self._synthesizer, self._plan = synthesizer, plan
+        report.voice, report.voice_kind = plan.voice_name, _VOICE_KINDS[type(plan.voice)]
+        report.language = plan.language or plan.usual_language
         self._is_language_fixed = plan.language is not None
         # An ICL prompt holds the reference beside the text, so the text must be known.
-        self._is_continuous = self._config.text_mode == "continuous" and not isinstance(
-            plan.voice, IclVoice
-        )
+        self._is_continuous = config.text_mode == "continuous" and report.voice_kind != "icl"
+
+        def delay_s() -> float:
+            return speed.delay_s(self._expected_audio_s, config.max_prebuffer)
+
         reader = asyncio.create_task(self._read(text))
         try:
             async with (
-                aclosing(self._audio()) as made,
-                aclosing(prebuffer(made, self._delay_s)) as chunks,
+                aclosing(self._audio(speed)) as made,
+                aclosing(prebuffer(made, delay_s)) as chunks,
             ):
                 async for chunk in chunks:
-                    self.report.record_output()
+                    report.record_output()
                     yield chunk
             await reader
-            if not self.report.num_utterances:
+            if not report.num_utterances:
                 yield self._silence(_NOTHING_TO_SAY_S)
-            elif self._config.trailing_silence:
-                yield self._silence(self._config.trailing_silence)
+            elif config.trailing_silence:
+                yield self._silence(config.trailing_silence)
         except BaseException as error:
-            self.report.record_failure(error)
+            report.record_failure(error)
             raise
         finally:
             reader.cancel()
-            self._cancel_pending()
+            for utterance in self._pending:
+                self._worker.release(utterance)
+                report.record_end(utterance)
+                report.is_cancelled = True
+            self._pending.clear()
             await asyncio.gather(reader, return_exceptions=True)
-
-    # Text
 
     async def _read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
@@ -172,12 +296,22 @@ class Narration:
             async for sentence in self._sentences(text):
                 # Code may be as long as the text, and it is not in the text's language.
                 said = self._without_code(sentence)
-                self._warn_unsupported_scripts(said)
+                if skipped := unsupported_scripts(said) - self._skipped_scripts:
+                    self._skipped_scripts |= skipped
+                    _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
                 self._detect_language(said)
-                spoken = normalize(said, self._language, self._plan.rules)
+                spoken = normalize(said, self.report.language, self._plan.rules)
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
-                if has_words(spoken):
-                    await self._speak(spoken)
+                if not has_words(spoken):
+                    continue
+                if not await self._extend(spoken):
+                    await self._places.acquire()
+                    utterance = self._worker.submit(self._synthesizer, self._request(spoken))
+                    self._open_utterance = utterance if self._is_continuous else None
+                    self.report.num_utterances += 1
+                    self._pending.append(utterance)
+                    self._queue.put_nowait(utterance)
+                self.report.num_characters += len(spoken)
         finally:
             self._close_utterance()
             self._queue.put_nowait(None)
@@ -186,13 +320,12 @@ class Narration:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
         pieces = aiter(text)
         piece, arriving = await _arrived(pieces)
-        if arriving.done() and not self._is_language_fixed:
+        if arriving.done():
             # All text is here: judge it as a whole.
             self._detect_language(self._without_code(piece[:_DETECTION_CHARS]))
             self._is_language_fixed = True
-        sentences = SentenceStream(
-            self._language, whole_blocks=Rule.CODE_BLOCKS in self._plan.rules
-        )
+        whole_blocks = Rule.CODE_BLOCKS in self._plan.rules
+        sentences = SentenceStream(self.report.language, whole_blocks=whole_blocks)
         try:
             while True:
                 self._expected_audio_s += expected_audio_s(piece)
@@ -204,7 +337,12 @@ class Narration:
                 if not arriving.done():
                     for sentence in sentences.flush():
                         yield sentence
-                    await self._wait_for_text(arriving)
+                    self.waits_for_text = True
+                    await asyncio.wait([arriving], timeout=OPEN_UTTERANCE_TIMEOUT_S)
+                    if not arriving.done():
+                        self._close_utterance()
+                    await asyncio.wait([arriving])
+                    self.waits_for_text = False
                 if (arrived := arriving.result()) is None:
                     break
                 piece = arrived
@@ -214,74 +352,43 @@ class Narration:
         finally:
             arriving.cancel()
 
-    async def _wait_for_text(self, arriving: "asyncio.Future[str | None]") -> None:
-        self.waits_for_text = True
-        await asyncio.wait([arriving], timeout=OPEN_UTTERANCE_TIMEOUT_S)
-        if not arriving.done():
-            self._close_utterance()
-        await asyncio.wait([arriving])
-        self.waits_for_text = False
-
     def _without_code(self, text: str) -> str:
         return drop_code_blocks(text) if Rule.CODE_BLOCKS in self._plan.rules else text
 
     def _detect_language(self, said: str) -> None:
         """Detect the language of all text so far; keep the last one while that is unsure."""
-        if self._is_language_fixed:
-            return
-        self._heard = f"{self._heard} {said}"[-_DETECTION_CHARS:]
-        detected = detect_language(self._heard, self._plan.candidates)
-        self._set_language(detected or self._language)
+        if not self._is_language_fixed:
+            self._heard = f"{self._heard} {said}"[-_DETECTION_CHARS:]
+            detected = detect_language(self._heard, self._plan.candidates)
+            self.report.language = detected or self.report.language
 
-    def _set_language(self, language: str | None) -> None:
-        self._language = self.report.language = language
+    async def _extend(self, sentence: str) -> bool:
+        """Add a sentence to the open utterance; False without one, or if its speech has ended."""
+        if self._open_utterance is None:
+            return False
+        if await self._worker.extend(self._open_utterance, sentence + _SEPARATOR):
+            return True
+        self._close_utterance()
+        return False
 
-    def _warn_unsupported_scripts(self, sentence: str) -> None:
-        if skipped := unsupported_scripts(sentence) - self._skipped_scripts:
-            self._skipped_scripts |= skipped
-            _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
-
-    # Utterances
-
-    async def _speak(self, sentence: str) -> None:
-        """Speak a sentence as its own utterance, or as more text of the open one."""
-        if self._open_utterance is not None:
-            if await self._worker.extend(self._open_utterance, sentence + _SEPARATOR):
-                self.report.num_characters += len(sentence)
-                return
-            # The model ended its speech before this sentence.
-            self._close_utterance()
-        await self._places.acquire()
+    def _request(self, sentence: str) -> SynthesisRequest:
+        plan, position, language = self._plan, self.report.num_utterances, self.report.language
+        # A described voice depends on chance, so it keeps one seed.
+        step = 0 if isinstance(plan.voice, DesignedVoice) else position
         options = replace(
-            self._plan.options,
-            language=None if self._language is None else model_language(self._language),
-            seed=self._next_seed(),
+            plan.options,
+            language=None if language is None else model_language(language),
+            seed=plan.options.seed + step,
         )
-        request = SynthesisRequest(
+        return SynthesisRequest(
             sentence + _SEPARATOR if self._is_continuous else sentence,
-            self._plan.voice,
+            plan.voice,
             options,
-            position=self.report.num_utterances,
+            position=position,
             playback=self._playback,
             guarded=True,
             is_open=self._is_continuous,
         )
-        utterance = self._worker.submit(self._synthesizer, request)
-        if self._is_continuous:
-            self._open_utterance = utterance
-        self.report.num_utterances += 1
-        self.report.num_characters += len(sentence)
-        self._pending.append(utterance)
-        self._queue.put_nowait(utterance)
-
-    def _next_seed(self) -> int:
-        """Return the seed of the next sentence, derived from the request's.
-
-        A described voice depends on chance, so it keeps one seed.
-        """
-        if isinstance(self._plan.voice, DesignedVoice):
-            return self._plan.options.seed
-        return self._plan.options.seed + self.report.num_utterances
 
     def _close_utterance(self) -> None:
         """End the text of the open utterance; more text begins a new one."""
@@ -289,16 +396,7 @@ class Narration:
             self._worker.close_text(self._open_utterance)
             self._open_utterance = None
 
-    def _cancel_pending(self) -> None:
-        for utterance in self._pending:
-            self._worker.release(utterance)
-            self.report.record_end(utterance)
-            self.report.is_cancelled = True
-        self._pending.clear()
-
-    # Audio
-
-    async def _audio(self) -> AsyncGenerator[AudioChunk, None]:
+    async def _audio(self, speed: SpeedEstimate) -> AsyncGenerator[AudioChunk, None]:
         """Yield the audio of one utterance after the other, with silence before each."""
         silence_s = self._config.leading_silence
         while (utterance := await self._queue.get()) is not None:
@@ -312,23 +410,21 @@ class Narration:
             self._pending.remove(utterance)
             self._places.release()
             self.report.record_end(utterance)
-            self._record_speed(utterance)
-
-    def _delay_s(self) -> float:
-        return self._speed.delay_s(self._expected_audio_s, self._config.max_prebuffer)
-
-    def _record_speed(self, utterance: Utterance) -> None:
-        is_short = utterance.timing.num_frames < _MIN_SPEED_FRAMES
-        # An open utterance has waited for its text; a later one may have waited for playback.
-        if is_short or utterance.request.is_open or utterance.request.position:
-            return
-        rtf = utterance.timing.rtf
-        if rtf is not None:
-            name = self._synthesizer.model.name
-            self._speed.record(rtf, self._synthesizer.single_lane_rtf, name)
+            timing, rtf = utterance.timing, utterance.timing.rtf
+            # An open utterance has waited for its text; a later one may have waited for playback.
+            has_waited = utterance.request.is_open or utterance.request.position > 0
+            if rtf is not None and timing.num_frames >= _MIN_SPEED_FRAMES and not has_waited:
+                synthesizer = self._synthesizer
+                speed.record(rtf, synthesizer.single_lane_rtf, synthesizer.model.name)
 
     def _silence(self, duration_s: float) -> AudioChunk:
         return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)
+
+
+async def _joined(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for piece in rest:
+        yield piece
 
 
 async def _arrived(

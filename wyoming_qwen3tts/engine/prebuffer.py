@@ -21,7 +21,6 @@ _SMOOTHING: Final = 0.3
 _LETTER_S: Final = 0.07
 _FIRST_CJK: Final = "\u2e80"
 _CJK_S: Final = 0.22
-_SLOW_RTF: Final = 1.0
 
 
 def expected_audio_s(text: str) -> float:
@@ -36,15 +35,12 @@ class SpeedEstimate:
 
     rtf: float | None = None
     """Synthesis seconds per second of an answer's beginning, under the load of that time."""
-    single_lane_rtf: float | None = None
-    """The same for one utterance alone."""
     has_warned: bool = False
 
     def record(self, rtf: float, single_lane_rtf: float | None, model: str) -> None:
-        """Add a measurement; warn once if the machine is too slow."""
+        """Add a measurement; warn once if even one utterance alone is slower than real time."""
         self.rtf = rtf if self.rtf is None else self.rtf + _SMOOTHING * (rtf - self.rtf)
-        self.single_lane_rtf = single_lane_rtf
-        if single_lane_rtf is not None and single_lane_rtf > _SLOW_RTF and not self.has_warned:
+        if single_lane_rtf is not None and single_lane_rtf > 1.0 and not self.has_warned:
             self.has_warned = True
             _LOGGER.warning(
                 "%s takes %.2f s per second of speech on this machine; answers begin later so that "
@@ -56,9 +52,7 @@ class SpeedEstimate:
 
     def delay_s(self, audio_s: float, limit_s: float) -> float:
         """Return how long the beginning of ``audio_s`` seconds of audio should wait."""
-        if self.rtf is None or self.rtf <= _SLOW_RTF:
-            return 0.0
-        return min((self.rtf - 1.0) * audio_s, limit_s)
+        return min(max((self.rtf or 0.0) - 1.0, 0.0) * audio_s, limit_s)
 
 
 async def prebuffer(

@@ -25,8 +25,6 @@ class RequestReport:
     first_audio_s: float | None = None
     """Seconds from the text that completed the first sentence."""
     audio_s: float = 0.0
-    synthesis_s: float = 0.0
-    """Sum over utterances, also of those spoken at the same time."""
     busy_s: float = 0.0
     """Time in which at least one utterance was spoken."""
     num_utterances: int = 0
@@ -51,7 +49,6 @@ class RequestReport:
     def record_end(self, utterance: Utterance) -> None:
         """Add the costs of an utterance that has ended or is cancelled now."""
         timing = utterance.timing
-        self.synthesis_s += timing.synthesis_s
         if timing.started_s is not None:
             ended_s = timing.finished_s or time.perf_counter()
             self.busy_s += max(0.0, ended_s - max(timing.started_s, self._busy_until_s))
