@@ -105,11 +105,6 @@ def write_graph(directory, inputs, outputs):
             ["samples"],
             "next_memory",
         ),
-        (
-            {"codes": np.int64, "position": np.int64, "memory": np.int64},
-            ["samples", "next_memory"],
-            "memory.* not a float32",
-        ),
     ],
 )
 def test_a_decoder_of_another_shape_is_refused(inputs, outputs, missing, tmp_path):

@@ -1,8 +1,6 @@
 """The embedding tables: what is wrong with a file is named."""
 
-import errno
 import gc
-import os
 import shutil
 from pathlib import Path
 
@@ -42,15 +40,6 @@ def test_a_table_that_cannot_be_read_is_named(name, content, directory):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BundleError, match=name):
-        TableEmbeddings(directory)
-
-
-def test_no_descriptor_left_is_an_error_that_names_the_table(directory, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(BundleError, match=f"{TEXT_TABLE} cannot be read"):
         TableEmbeddings(directory)
 
 

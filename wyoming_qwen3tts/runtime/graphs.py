@@ -1,7 +1,4 @@
-"""Opens and runs the ONNX graphs of our own bundles.
-
-Each class raises a BundleError when its graph cannot be loaded, or lacks an input or output.
-"""
+"""Opens and runs the ONNX graphs of our own bundles."""
 
 import functools
 import logging
@@ -29,13 +26,10 @@ _MAX_FRAMES_PER_RUN: Final = 8
 
 
 def open_session(path: Path, num_threads: int) -> ort.InferenceSession:
-    """Open a graph; its external data lies beside it.
+    """Open a graph; raise a BundleError if it cannot be loaded, or memory ran out.
 
     Sessions share one thread pool: pools of their own spin against each other and cost more than
     half of the speed. The first session fixes the pool's size for the process.
-
-    Raises:
-        BundleError: The graph cannot be loaded, or memory ran out.
     """
     _create_thread_pool(num_threads)
     options = ort.SessionOptions()
@@ -61,27 +55,19 @@ def _create_thread_pool(num_threads: int) -> None:
     try:
         ort.set_global_thread_pool_sizes(num_threads, 1)
     except Fail:
-        _LOGGER.warning(
-            "Thread pool: it exists already with another size; threads=%d has no effect",
-            num_threads,
-        )
+        _LOGGER.warning("Thread pool: it has another size; threads=%d has no effect", num_threads)
 
 
 def check_graph_io(
     session: ort.InferenceSession, path: Path, *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
-    """Check that a graph has at least these inputs and outputs.
-
-    Raises:
-        GraphInterfaceError: Names the file and what it lacks.
-    """
+    """Raise a GraphInterfaceError if a graph lacks one of these inputs and outputs."""
     known = {f"input {value.name!r}" for value in session.get_inputs()}
     known |= {f"output {value.name!r}" for value in session.get_outputs()}
     wanted = [*(f"input {name!r}" for name in inputs), *(f"output {name!r}" for name in outputs)]
     if missing := [name for name in wanted if name not in known]:
         raise GraphInterfaceError(
-            f"{path} has no {', no '.join(missing)}: it was built by another version. "
-            "Build the bundle again with this version."
+            f"{path} has no {', no '.join(missing)}. Build the bundle again with this version."
         )
 
 
@@ -96,12 +82,9 @@ class OnnxTalker:
         names = [f"{kind}_{layer}" for layer in layers for kind in ("key", "value")]
         self._past_names = [f"past_{name}" for name in names]
         self._present_names = [f"present_{name}" for name in names]
-        check_graph_io(
-            session,
-            path,
-            inputs=["embeddings", "last_positions", "total_length", *self._past_names],
-            outputs=["logits", "hidden", *self._present_names],
-        )
+        inputs = ["embeddings", "last_positions", "total_length", *self._past_names]
+        outputs = ["logits", "hidden", *self._present_names]
+        check_graph_io(session, path, inputs=inputs, outputs=outputs)
         self._session = session
         self._num_layers = len(past)
         self._num_heads, self._head_size = past[0].shape[1], past[0].shape[3]
@@ -151,9 +134,8 @@ class OnnxTalker:
         binding.bind_cpu_input("embeddings", np.ascontiguousarray(embeddings, np.float32))
         binding.bind_cpu_input("last_positions", np.asarray(last_positions, np.int32))
         binding.bind_cpu_input("total_length", np.asarray(max(last_positions) + 1, np.int32))
-        for past, present, block in zip(
-            self._past_names, self._present_names, cache.blocks, strict=True
-        ):
+        names = zip(self._past_names, self._present_names, cache.blocks, strict=True)
+        for past, present, block in names:
             shared = ort.OrtValue.ortvalue_from_numpy(block[lanes])
             binding.bind_ortvalue_input(past, shared)
             binding.bind_ortvalue_output(present, shared)
@@ -179,10 +161,7 @@ class OnnxCodePredictor:
     def predict(
         self, hidden: Float32Array, code0: Int64Array, sampling: PredictorSampling
     ) -> Int64Array:
-        """Return codes (B, G - 1) from hidden (B, D) and group 0's codes (B,).
-
-        A lane whose scores are not finite gets -1 for every code.
-        """
+        """Return codes (B, G - 1) from hidden (B, D) and group 0 (B,); -1 if scores overflowed."""
         top_k = np.where(sampling.top_k > 0, sampling.top_k, self._codebook_size)
         top_k = np.minimum(top_k, self._codebook_size).astype(np.int64)
         feeds = {
@@ -200,10 +179,9 @@ class OnnxCodePredictor:
 
 
 class DecoderState(NamedTuple):
-    """What the codec decoder carries between calls; never changed in place."""
+    """Frames decoded so far, and the graph's state after them; never changed in place."""
 
     position: int
-    """Frames decoded so far."""
     values: Mapping[str, ort.OrtValue]
 
     @property
@@ -216,7 +194,7 @@ class OnnxCodecDecoder:
     """``codec_decoder.onnx``: codes to audio with a state, so any cut gives the same samples."""
 
     chunk_ramp: tuple[int, ...] = (1, 2, 4)
-    """Early first audio; later, one call for four frames costs less than four calls."""
+    """Early first audio, then few calls."""
 
     def __init__(self, path: Path, num_threads: int) -> None:
         """Open the graph."""
@@ -227,11 +205,6 @@ class OnnxCodecDecoder:
         self._session = session
         values = {}
         for value in states:
-            if value.type != "tensor(float)":
-                raise GraphInterfaceError(
-                    f"{path}: the state {value.name!r} is not a float32 tensor. "
-                    "Build the bundle again with this version."
-                )
             # A dimension without a fixed size is a history, which starts empty.
             shape = [dim if isinstance(dim, int) else 0 for dim in value.shape]
             values[value.name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
@@ -268,9 +241,6 @@ def encode_clip(
     """Return the only output of an encoder graph for mono samples (S,) at 24 kHz.
 
     The graph is closed again: clips are rare, and the encoders are a third of a model's weights.
-
-    Raises:
-        VoiceError: The clip has fewer than ``min_samples`` samples.
     """
     check_clip(samples, min_samples)
     session = open_session(path, num_threads)
@@ -281,11 +251,7 @@ def encode_clip(
 
 
 def check_clip(samples: Float32Array, min_samples: int) -> None:
-    """Check the length of a reference clip (S,).
-
-    Raises:
-        VoiceError: The clip has fewer than ``min_samples`` samples.
-    """
+    """Raise a VoiceError if a reference clip (S,) is too short for its encoder."""
     if len(samples) < min_samples:
         raise VoiceError(
             f"The reference clip has {len(samples)} samples, but its encoder needs at least "

@@ -1,8 +1,7 @@
-"""The talker's key/value cache: one preallocated block per layer, one row per lane.
+"""The talker's key/value cache.
 
-Layout: ``blocks`` has the keys and the values of each layer in turn, (B, H, capacity, K). Positions
-below ``lengths[lane]`` are valid. A single lane, and the first n lanes, are contiguous views, so
-graphs write new positions in place.
+``blocks`` has the keys and the values of each layer in turn, (B, H, capacity, K). Positions below
+``lengths[lane]`` are valid. Any first lanes are contiguous views: graphs write in place.
 """
 
 import math
@@ -16,15 +15,14 @@ from numpy.typing import DTypeLike
 from wyoming_qwen3tts.arrays import AnyArray, Int32Array
 from wyoming_qwen3tts.errors import RequestError
 
-# The block grows in steps of this many positions, so that growing is rare and waste is bounded.
+# Blocks grow in steps of this many positions.
 GROWTH_POSITIONS = 256
 
 
 class CacheSnapshot(NamedTuple):
-    """A copy of one lane's first positions."""
+    """A copy of one lane's first positions: keys and values in turn, (H, length, K)."""
 
     blocks: tuple[AnyArray, ...]
-    """Keys and values of each layer in turn, (H, length, K)."""
 
     @property
     def num_bytes(self) -> int:
@@ -58,11 +56,7 @@ class KVCache:
         return int(self.blocks[0].shape[2])
 
     def reserve(self, length: int) -> None:
-        """Make room for ``length`` positions in every lane.
-
-        Raises:
-            RequestError: The model has fewer positions.
-        """
+        """Make room for ``length`` positions in every lane, unless the model has fewer."""
         if length <= self.capacity:
             return
         if length > self.max_positions:
@@ -89,7 +83,6 @@ class KVCache:
         lanes, heads, _, width = self.blocks[0].shape
         shape = (lanes, heads, capacity, width)
         # All are allocated before the first is used: if memory runs out, the cache is unchanged.
-        # Pages take memory when they are written, so only one block exists twice at a time.
         resized = [_zeros(shape, block.dtype) for block in self.blocks]
         for index, block in enumerate(resized):
             block[:, :, :used] = self.blocks[index][:, :, :used]
@@ -97,8 +90,6 @@ class KVCache:
 
     def rewind(self, lane: int, length: int) -> None:
         """Forget every position of ``lane`` from ``length`` on."""
-        if not 0 <= length <= self.lengths[lane]:
-            raise ValueError(f"cannot rewind lane {lane} of {self.lengths[lane]} to {length}")
         self.lengths[lane] = length
 
     def move(self, source: int, target: int) -> None:
@@ -138,11 +129,7 @@ def _rounded(length: int) -> int:
 def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
     """Return a block of which only written pages take memory.
 
-    numpy asks for huge pages from 4 MB on: the first position of a lane would then take as much as
-    a thousand.
-
-    Raises:
-        MemoryError: The system has no address space for it.
+    numpy would ask for huge pages: the first position of a lane then takes as much as a thousand.
     """
     try:
         num_bytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,8 +1,7 @@
 """The bundle manifest ``manifest.json``, and the facts about a model that it states.
 
-Every id and count comes from the checkpoint's files; none has a default here. Reading is strict: an
-unknown key, a missing key, a value of another type or another format version is an error that names
-the key.
+Ids and counts come from the checkpoint; none has a default here. Reading is strict: an unknown or
+missing key, a value of another type or another format version is an error that names the key.
 """
 
 import dataclasses
@@ -20,20 +19,10 @@ FORMAT_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
 
 ModelType = Literal["custom_voice", "base", "voice_design"]
-MODEL_TYPES: Final[tuple[ModelType, ...]] = get_args(ModelType)
 
-_REBUILD: Final = (
-    "build the bundle again (wyoming-qwen3tts build CHECKPOINT --force) or fetch it again."
-)
+_REBUILD: Final = "build or fetch the bundle again (wyoming-qwen3tts build CHECKPOINT --force)."
 # Spelling in config.json -> spelling in the repository names. Other sizes are passed through.
 _SIZES: Final = {"0b6": "0.6B", "1b7": "1.7B"}
-# Name in GenerationDefaults -> key in generation_config.json, where it is another.
-_GENERATION_KEYS: Final = {
-    "predictor_do_sample": "subtalker_dosample",
-    "predictor_temperature": "subtalker_temperature",
-    "predictor_top_k": "subtalker_top_k",
-    "predictor_top_p": "subtalker_top_p",
-}
 
 
 @dataclass(frozen=True)
@@ -75,25 +64,21 @@ class GenerationDefaults:
     predictor_top_k: int
     predictor_top_p: float
     max_new_tokens: int
-    """The official limit; the last sampled token never becomes a frame."""
     non_streaming_mode: bool | None = None
     """Whether the whole text goes into the prompt; None leaves it to the kind of voice."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Immutable facts of one model."""
+    """Facts of one model."""
 
     model_type: ModelType
     model_size: str
-    """"0.6B" or "1.7B" for the published models."""
     hidden_size: int
-    """Width D of the talker, of every embedding and of an x-vector."""
+    """Width D of the talker, its embeddings and of an x-vector."""
     num_code_groups: int
     codebook_size: int
-    """Codes per group; the talker's table has special rows above them."""
     max_positions: int
-    """Positions (prompt and frames together) that the talker was configured for."""
     sample_rate_hz: int
     samples_per_frame: int
     text_ids: TextIds
@@ -127,12 +112,7 @@ class ModelFacts:
 def facts_from_checkpoint(
     config: dict[str, Any], codec_config: dict[str, Any], generation: dict[str, Any]
 ) -> ModelFacts:
-    """Read the facts from a checkpoint's three JSON files.
-
-    Args:
-        config: ``config.json``.
-        codec_config: ``speech_tokenizer/config.json``.
-        generation: ``generation_config.json``.
+    """Read ``config.json``, ``speech_tokenizer/config.json`` and ``generation_config.json``.
 
     Raises:
         CheckpointError: A key is missing or has a value of another type.
@@ -159,19 +139,24 @@ def facts_from_checkpoint(
                 name.lower(): value for name, value in talker["spk_is_dialect"].items() if value
             },
             "generation": {
-                name: generation[_GENERATION_KEYS.get(name, name)]
+                name: generation[_generation_key(name)]
                 for name in _names(GenerationDefaults)
                 if name != "non_streaming_mode" or name in generation
             },
         }
         facts: ModelFacts = decode_strictly(ModelFacts, values, "configuration")
-    except KeyError as error:
-        problem = f"configuration has no key {error}"
-    except (ValueError, TypeError, AttributeError) as error:
-        problem = str(error)
-    else:
-        return facts
-    raise CheckpointError(f"The checkpoint's {problem}; is it a Qwen3-TTS 12 Hz checkpoint?")
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        problem = f"configuration has no key {error}" if isinstance(error, KeyError) else error
+        raise CheckpointError(
+            f"The checkpoint's {problem}; is it a Qwen3-TTS 12 Hz checkpoint?"
+        ) from error
+    return facts
+
+
+def _generation_key(name: str) -> str:
+    if name == "predictor_do_sample":
+        return "subtalker_dosample"
+    return name.replace("predictor_", "subtalker_")
 
 
 def _names(kind: type) -> list[str]:
@@ -180,10 +165,9 @@ def _names(kind: type) -> list[str]:
 
 @dataclass(frozen=True)
 class BundleFile:
-    """One file of a bundle."""
+    """One file of a bundle; the path is relative to its directory."""
 
     path: str
-    """Relative to the bundle's directory."""
     bytes: int
     sha256: str
 
@@ -196,7 +180,6 @@ class BundleSource:
     """Repository on the model hub, if the path of the checkpoint contains it."""
     revision: str | None
     model_sha256: str
-    """Hash of the checkpoint's ``model.safetensors``."""
 
 
 @dataclass(frozen=True)
@@ -207,22 +190,19 @@ class TalkerLayout:
     num_kv_heads: int
     head_size: int
     max_positions: int
-    """Positions that the graph's rotary tables cover."""
     cache_type: Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """How much quantisation changed one part's weights."""
+    """How much quantisation changed one part's weights: all together, and the worst tensor."""
 
     component: str
     part: str
     precision: str
     num_tensors: int
     snr_db: float
-    """Over all weights of the part together."""
     lowest_snr_db: float
-    """Of the tensor that lost most."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +214,7 @@ class Manifest:
     """Name of the model, such as ``qwen3-tts-12hz-0.6b-customvoice``."""
     device: Literal["cpu"]
     recipe: str
-    """Name of the recipe: a precision, or the name of a mixed one."""
+    """A precision, or the name of a mixed recipe."""
     precision: dict[str, dict[str, str]]
     """Component -> part -> precision."""
     facts: ModelFacts
@@ -246,7 +226,7 @@ class Manifest:
 
     @property
     def encoder_id(self) -> str:
-        """Hash of the files of the encoders, which a Base model encodes clips with."""
+        """Hash of the encoders' files, for kept encodings of clips."""
         encoders = ("codec_encoder.", "speaker_encoder.")
         files = sorted((f.path, f.sha256) for f in self.files if f.path.startswith(encoders))
         return hashlib.sha256(json.dumps(files).encode()).hexdigest()
@@ -257,21 +237,14 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, where: str = MANIFEST_NAME) -> "Manifest":
-        """Parse the text of a ``manifest.json``; ``where`` names the file in messages.
-
-        Raises:
-            ManifestError: The text is not a manifest of this format version.
-        """
+        """Parse a manifest; raise a ManifestError that names ``where`` if it cannot be used."""
         try:
-            values = json.loads(text, parse_constant=_refuse_constant)
+            values = json.loads(text)
         except ValueError as error:
             raise ManifestError(f"{where} is not valid JSON ({error}); {_REBUILD}") from error
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
-            raise ManifestError(
-                f"{where} has the format version {version!r}, this program reads "
-                f"{FORMAT_VERSION}; {_REBUILD}"
-            )
+            raise ManifestError(f"{where} has another format version, {version!r}; {_REBUILD}")
         try:
             manifest: Manifest = decode_strictly(cls, values, where)
         except ValueError as error:
@@ -280,11 +253,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read the manifest of the bundle in ``directory``.
-
-    Raises:
-        ManifestError: The manifest is missing or cannot be used.
-    """
+    """Read a bundle's manifest; raise a ManifestError if it is missing or cannot be used."""
     path = directory / MANIFEST_NAME
     try:
         text = path.read_text(encoding="utf-8")
@@ -296,16 +265,15 @@ def read_manifest(directory: Path) -> Manifest:
 def decode_strictly(kind: Any, value: Any, where: str) -> Any:
     """Turn a JSON value into ``kind``: a dataclass, tuple, dict, Literal, optional or plain type.
 
-    Raises:
-        ValueError: The value does not fit; the message begins with ``where``.
+    A value that does not fit is a ValueError, whose message begins with ``where``.
     """
     if dataclasses.is_dataclass(kind):
         return _decode_fields(kind, value, where)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
-        if value not in arguments:
-            raise _wrong(where, value, f"one of {', '.join(map(repr, arguments))}")
-        return value
+        if value in arguments:
+            return value
+        raise _wrong(where, value, f"one of {', '.join(map(repr, arguments))}")
     if origin is types.UnionType:
         return None if value is None else decode_strictly(arguments[0], value, where)
     if origin is tuple:
@@ -320,12 +288,10 @@ def decode_strictly(kind: Any, value: Any, where: str) -> Any:
 
 
 def _decode_fields(kind: Any, value: Any, where: str) -> Any:
-    values = _of_type(dict, value, where)
-    hints = typing.get_type_hints(kind)
+    values, hints = _of_type(dict, value, where), typing.get_type_hints(kind)
     # Fields with a default are newer than some bundles, which need not be built again for them.
-    required = {
-        field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
-    }
+    fields = dataclasses.fields(kind)
+    required = {field.name for field in fields if field.default is dataclasses.MISSING}
     if unknown := values.keys() - hints.keys():
         raise ValueError(f"{where} has the unknown key {min(unknown)!r}")
     if missing := required - values.keys():
@@ -336,16 +302,10 @@ def _decode_fields(kind: Any, value: Any, where: str) -> Any:
 
 
 def _of_type(kind: type, value: Any, where: str) -> Any:
-    """Return ``value`` if its type is exactly ``kind`` (True is not an int)."""
-    if type(value) is not kind:
+    if type(value) is not kind:  # True is not an int
         raise _wrong(where, value, f"a value of type {kind.__name__}")
     return value
 
 
 def _wrong(where: str, value: Any, expected: str) -> ValueError:
     return ValueError(f"{where} is {value!r}, expected {expected}")
-
-
-def _refuse_constant(name: str) -> None:
-    """Refuse NaN and the infinities, which Python's JSON reader accepts."""
-    raise ValueError(f"{name} is not a number")

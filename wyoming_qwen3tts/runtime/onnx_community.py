@@ -1,10 +1,5 @@
 """The second bundle layout, ``onnx-community/Qwen3-TTS-12Hz-...``, whose graphs do less than ours.
 
-* The talker returns its whole cache in each step, so positions are copied.
-* The code predictor scores one group per run, so a frame takes G - 1 runs and is sampled here.
-* Embeddings are graphs, not tables.
-* The codec decodes 25 frames without state, and encodes one second.
-
 Ids, speakers and tokenizer are in files of the checkpoint, here or in the folder above.
 Tested with graphs of the same names, shapes and quirks, not with the published files.
 """
@@ -31,11 +26,10 @@ from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES, BpeTokenizer, re
 
 _LOGGER = logging.getLogger(__name__)
 
+# Files of the checkpoint that must be there.
 CHECKPOINT_FILES: Final = ("config.json", "generation_config.json", *TOKENIZER_FILES)
-"""Files of the checkpoint that must be there."""
-
 # The codec is the same in all published checkpoints, so its configuration may be absent.
-_PUBLISHED_CODEC: Final = {"output_sample_rate": 24_000, "decode_upsample_rate": 1920}
+_PUBLISHED_CODEC: Final[Any] = {"output_sample_rate": 24_000, "decode_upsample_rate": 1920}
 _TALKER_INPUTS: Final = ("inputs_embeds", "position_ids", "attention_mask")
 _TYPES: Final[dict[str, type[np.generic]]] = {
     "tensor(float16)": np.float16,
@@ -63,35 +57,22 @@ def is_onnx_community(directory: Path) -> bool:
 
 
 def read_onnx_community_manifest(directory: Path) -> Manifest:
-    """Return what our own manifest would say of a bundle of this layout, for lists and menus.
-
-    A file's path, size and time of change stand in for its hash, which the bundle does not state.
-
-    Raises:
-        BundleError: The manifest or a file of the checkpoint is missing or damaged.
-    """
+    """Return what our own manifest would say; raise a BundleError if a file is unreadable."""
     return _read_files(directory)[0]
 
 
 def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
-    """Open a bundle of this layout, such as ``.../cpu_int4``.
-
-    Raises:
-        BundleError: A file is missing or does not fit; the message names it and says what to do.
-    """
+    """Open a bundle of this layout; raise a BundleError if a file is missing or does not fit."""
     own, files, checkpoint = _read_files(directory)
     facts = own.facts
 
     def graph(component: str, *inputs: str) -> _Graph:
         path = directory / files.get(component, "")
         if not path.is_file():
-            raise BundleError(
-                f"{directory} has no {files.get(component, component)}: it is incomplete, or from "
-                "before the talker had a cache. Fetch the bundle again."
-            )
+            missing = files.get(component, component)
+            raise BundleError(f"{directory} has no {missing}. Fetch the bundle again.")
         return _Graph(path, num_threads, inputs)
 
-    # As with our own bundles, the encoders are opened for each clip and closed again.
     encoders = files.keys() if facts.model_type == "base" else ()
     return SpeechModel(
         name=own.name,
@@ -107,6 +88,7 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
             graph("code_predictor", "talker_hidden", "codec_ids"), facts
         ),
         codec_decoder=_WindowedDecoder(graph("tok_decoder", "audio_codes"), facts),
+        # As with our own bundles, the encoders are opened for each clip and closed again.
         codec_encoder=partial(_encode_codes, partial(graph, "tok_encoder", "audio"), facts)
         if "tok_encoder" in encoders
         else None,
@@ -125,14 +107,14 @@ def _read_files(directory: Path) -> tuple[Manifest, dict[str, str], Path]:
         files = {key: Path(entry["filename"]).name for key, entry in values["sub_models"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise errors.ManifestError(
-            f"{path} does not say which file holds which graph ({error!r}). Fetch the bundle again."
+            f"{path} does not say which file holds which graph. Fetch the bundle again."
         ) from error
     model_id = str(values.get("model_id", ""))
     name = model_id.rstrip("/").rsplit("/", 1)[-1]
     checkpoint = _find_checkpoint(directory, name)
     config = read_json_object(checkpoint / "config.json")
     codec_path = checkpoint / "speech_tokenizer" / "config.json"
-    codec_config = read_json_object(codec_path) if codec_path.is_file() else dict(_PUBLISHED_CODEC)
+    codec_config = read_json_object(codec_path) if codec_path.is_file() else _PUBLISHED_CODEC
     generation = read_json_object(checkpoint / "generation_config.json")
     try:
         facts = manifest.facts_from_checkpoint(config, codec_config, generation)
@@ -162,6 +144,7 @@ def _read_files(directory: Path) -> tuple[Manifest, dict[str, str], Path]:
 
 
 def _fingerprint(path: Path) -> manifest.BundleFile:
+    """Let path, size and time of change stand in for the hash, which the bundle does not state."""
     status = path.stat()
     identity = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}".encode()
     return manifest.BundleFile(path.name, status.st_size, hashlib.sha256(identity).hexdigest())
@@ -169,27 +152,21 @@ def _fingerprint(path: Path) -> manifest.BundleFile:
 
 def _find_checkpoint(directory: Path, name: str) -> Path:
     """Return the first place that has every file: files of two models must not be mixed."""
-    missing = {
-        place: [file for file in CHECKPOINT_FILES if not (place / file).is_file()]
-        for place in (directory, directory.parent)
-    }
-    best = min(missing, key=lambda place: len(missing[place]))
-    if missing[best]:
-        repository = name if name.startswith("Qwen3-TTS") else "Qwen3-TTS-12Hz-..."
-        raise BundleError(
-            f"{directory} has the onnx-community layout, which needs files of the checkpoint; "
-            f"{best} has no {', '.join(missing[best])}. Put {', '.join(CHECKPOINT_FILES)} from "
-            f"https://huggingface.co/Qwen/{repository} into {directory.parent}."
-        )
-    return best
+    missing: list[str] = []
+    for place in (directory, directory.parent):
+        missing = [file for file in CHECKPOINT_FILES if not (place / file).is_file()]
+        if not missing:
+            return place
+    repository = name if name.startswith("Qwen3-TTS") else "Qwen3-TTS-12Hz-..."
+    raise BundleError(
+        f"{directory} has the onnx-community layout, which needs files of the checkpoint; "
+        f"{directory.parent} has no {', '.join(missing)}. Put {', '.join(CHECKPOINT_FILES)} from "
+        f"https://huggingface.co/Qwen/{repository} there."
+    )
 
 
 class _Graph:
-    """An opened graph.
-
-    Variants of a bundle differ in the types of their inputs and in the names of their outputs
-    (``logits_Q4``), so types are converted here and outputs are told apart by position.
-    """
+    """An opened graph; variants differ in types of inputs and names of outputs (``logits_Q4``)."""
 
     def __init__(self, path: Path, num_threads: int, inputs: Sequence[str]) -> None:
         self._path = path
@@ -208,10 +185,9 @@ class _Graph:
 
     def check_size(self, name: str, axis: int, expected: int) -> None:
         """Check the size of an input along an axis, unless the graph leaves it open."""
-        if self.size(name, axis) not in (None, expected):
+        if (size := self.size(name, axis)) not in (None, expected):
             raise self.error(
-                f"takes {name!r} of size {self.size(name, axis)}, but the model's configuration "
-                f"says {expected}"
+                f"takes {name!r} of size {size}, but the model's configuration says {expected}"
             )
 
     def run(self, **feeds: AnyArray) -> list[AnyArray]:
@@ -234,8 +210,7 @@ class _Graph:
     def error(self, problem: str) -> errors.GraphInterfaceError:
         """Return an error about this graph; ``problem`` continues "FILE ..."."""
         return errors.GraphInterfaceError(
-            f"{self._path} {problem}: not a known graph of the onnx-community layout. Fetch the "
-            "bundle again, or build one from the checkpoint (wyoming-qwen3tts build)."
+            f"{self._path} {problem}. Fetch the bundle again, or build one from the checkpoint."
         )
 
 
@@ -256,10 +231,9 @@ class _GraphEmbeddings:
 
 
 class _ConcatenatingTalker:
-    """``talker_cache.onnx``: takes a lane's past without gaps, returns it with new positions.
+    """``talker_cache.onnx``: takes a lane's past without gaps, so each step copies it.
 
-    A lane's past has gaps in the cache's blocks, so each step copies it (45 MB at 200 positions of
-    the 0.6B model). Lanes run one after the other, because the graph knows one length for all.
+    Lanes run one after the other, because the graph knows one length for all.
     """
 
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
@@ -267,14 +241,10 @@ class _ConcatenatingTalker:
         past = [name for name in graph.types if name not in _TALKER_INPUTS]
         sizes = {(graph.size(name, 1), graph.size(name, 3)) for name in past}
         if len(sizes) != 1 or len(past) % 2 or len(past) != graph.num_outputs - 2:
-            raise graph.error(
-                f"has {len(past)} past keys and values, {graph.num_outputs} outputs, widths {sizes}"
-            )
+            raise graph.error(f"has {len(past)} past keys and values of widths {sizes}")
         graph.check_size("inputs_embeds", 2, facts.hidden_size)
         self._num_heads, self._head_size = sizes.pop()
-        self._graph = graph
-        self._past_names = past
-        self._facts = facts
+        self._graph, self._facts, self._past_names = graph, facts, past
         # Kept, because copying into fresh memory, page by page, takes seven times as long.
         self._scratch: list[AnyArray] = []
 
@@ -328,15 +298,11 @@ class _ConcatenatingTalker:
 
 
 class _TeacherForcedPredictor:
-    """``code_predictor.onnx``: scores all groups in each run, without a cache.
-
-    A group's scores depend on the codes before it only, so codes that are not known yet are zeros.
-    """
+    """``code_predictor.onnx``: scores all groups in each run; codes not known yet are zeros."""
 
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
         graph.check_size("codec_ids", 1, facts.num_code_groups)
-        self._graph = graph
-        self._num_groups = facts.num_code_groups
+        self._graph, self._num_groups = graph, facts.num_code_groups
 
     def predict(
         self, hidden: Float32Array, code0: Int64Array, sampling: PredictorSampling
@@ -361,12 +327,9 @@ class _TeacherForcedPredictor:
 class _WindowedDecoder:
     """``tok_decoder.onnx``: decodes windows of 25 frames without state.
 
-    Window w begins with frame 12 w, and a frame is taken from the first window that reaches it:
-    its samples depend on earlier frames only, whatever the cut into calls. Frames behind the first
-    window have at least 13 frames of left context, the reach of the convolutions.
-
-    Signal-to-noise ratio behind a seam, random weights: 42 dB in the tiny model (attention over 9
-    frames), 13 dB with the published dimensions (over 72 frames).
+    Window w begins with frame 12 w, and a frame is taken from the first window that reaches it,
+    whatever the cut into calls. Frames behind the first window have at least 13 frames of left
+    context, the reach of the convolutions, but less than the 72 frames of attention.
     """
 
     # Calls that need one run each: the first three add up to 13, later ones end with windows.
@@ -374,8 +337,7 @@ class _WindowedDecoder:
 
     def __init__(self, graph: _Graph, facts: ModelFacts) -> None:
         graph.check_size("audio_codes", 1, _WINDOW_FRAMES)
-        self._graph = graph
-        self._num_groups = facts.num_code_groups
+        self._graph, self._num_groups = graph, facts.num_code_groups
         self._samples_per_frame = facts.samples_per_frame
 
     def initial_state(self) -> _WindowState:
@@ -407,21 +369,16 @@ class _WindowedDecoder:
         padded[0, : len(codes)] = codes
         samples = _as_float32(self._graph.run(audio_codes=padded)[0]).reshape(-1)
         if len(samples) != _WINDOW_FRAMES * self._samples_per_frame:
-            raise self._graph.error(
-                f"makes {len(samples)} samples of {_WINDOW_FRAMES} frames, but the model's "
-                f"configuration says {self._samples_per_frame} per frame"
-            )
+            raise self._graph.error(f"makes {len(samples)} samples of {_WINDOW_FRAMES} frames")
         return samples[: len(codes) * self._samples_per_frame]
 
 
 def _encode_codes(
     open_graph: Callable[[], _Graph], facts: ModelFacts, samples: Float32Array
 ) -> Int64Array:
-    """Return codes (F, G) of mono samples (S,), one second (12.5 frames) at a time.
+    """Return codes (F, G) of mono samples (S,); approximate after the first second.
 
-    Each window but the first has 9 frames of left context. The number of frames and the codes of
-    the first window are exact. Later ones agree in 88 % to 96 % of group 0 (random tiny weights),
-    since the exact encoder attends over everything before.
+    Each further window has 9 frames of left context; the exact encoder attends over everything.
     """
     graphs.check_clip(samples, 1)
     _LOGGER.warning("Clip encoder: approximate; a bundle built from the checkpoint is exact")

@@ -1,8 +1,7 @@
 """From scores to a code: the official processors in their order, and one uniform per sample.
 
 A sample is the inverse of the cumulative distribution over codes sorted by probability. One number
-in [0, 1) decides it; 0 takes the most probable code (greedy). The code predictor's graph samples in
-the same way, so the caller keeps control of seeds and options.
+in [0, 1) decides it; 0 takes the most probable code. The code predictor's graph does the same.
 
 Ported from: transformers ``generation/logits_process.py`` (order and formulas of the processors).
 """
@@ -23,13 +22,11 @@ class SamplingOptions:
     do_sample: bool = True
     """False takes the most probable code (greedy); the repetition penalty still applies."""
     temperature: float = 0.9
-    """Above 0; higher is livelier."""
     top_k: int = 50
     """Only the k best codes are candidates; 0 keeps every code."""
     top_p: float = 1.0
-    """Only the best codes that together reach this probability are candidates; 1 keeps all."""
+    """Only the best codes that together reach this probability are candidates."""
     repetition_penalty: float = 1.0
-    """Above 1 makes earlier codes less likely."""
 
 
 def process_logits(
@@ -39,16 +36,10 @@ def process_logits(
     *,
     forbidden_code: int | None = None,
 ) -> Float32Array:
-    """Apply the official processors, in the official order, to scores (C,).
+    """Return processed scores (C,), -inf for codes that are not candidates.
 
-    Args:
-        logits: Scores of every code.
-        history: Codes sampled so far, for the repetition penalty.
-        options: Sampling options; greedy stops after the penalty and ``forbidden_code``.
-        forbidden_code: A code that is not a candidate now (end of speech, at the start).
-
-    Returns:
-        Processed scores (C,), -inf for codes that are not candidates.
+    ``history`` has the codes sampled so far, for the repetition penalty. ``forbidden_code`` is not
+    a candidate now (end of speech, at the start).
     """
     scores = logits.astype(np.float32, copy=True)
     if history and options.repetition_penalty != 1.0:
@@ -75,11 +66,7 @@ def process_logits(
 
 
 def sample(scores: Float32Array, uniform: float) -> int:
-    """Sample a code from processed scores (C,) with one number in [0, 1).
-
-    Raises:
-        SynthesisError: No score is a finite number, or one is NaN.
-    """
+    """Sample a code with one number in [0, 1); raise a SynthesisError if no score is finite."""
     best = int(np.argmax(scores))
     if not np.isfinite(scores[best]):
         raise SynthesisError(

@@ -13,10 +13,8 @@ from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
 class TalkerOutput(NamedTuple):
     """Result of one talker pass, at the last position of each lane."""
 
-    logits: Float32Array
-    """(B, C + 1): scores of the C codes of group 0, then of end of speech."""
-    hidden: Float32Array
-    """(B, D): post-norm hidden vector, the code predictor's input."""
+    logits: Float32Array  # (B, C + 1): scores of the C codes of group 0, then of end of speech
+    hidden: Float32Array  # (B, D): after the norm, the code predictor's input
 
 
 class Talker(Protocol):
@@ -31,10 +29,7 @@ class Talker(Protocol):
     def step(
         self, embeddings: Float32Array, cache: KVCache, active_mask: Sequence[bool]
     ) -> TalkerOutput:
-        """Append one position (B, D) to lanes 0 .. B-1.
-
-        An inactive lane keeps its length; its output is meaningless.
-        """
+        """Append one position (B, D) to lanes 0 .. B-1; inactive lanes keep their length."""
 
 
 class PredictorSampling(NamedTuple):
@@ -43,11 +38,8 @@ class PredictorSampling(NamedTuple):
     uniforms: Float32Array
     """(B, G - 1) in [0, 1): one number per code; 0 takes the most probable code (greedy)."""
     temperature: Float32Array
-    """(B,), above 0."""
-    top_k: Int64Array
-    """(B,), 0 keeps every code."""
+    top_k: Int64Array  # 0 keeps every code
     top_p: Float32Array
-    """(B,), in (0, 1]; 1 keeps every code."""
 
 
 class CodePredictor(Protocol):
@@ -56,10 +48,7 @@ class CodePredictor(Protocol):
     def predict(
         self, hidden: Float32Array, code0: Int64Array, sampling: PredictorSampling
     ) -> Int64Array:
-        """Return codes (B, G - 1) from hidden (B, D) and group 0's codes (B,).
-
-        A lane whose scores are not finite gets -1 for every code.
-        """
+        """Return codes (B, G - 1) from hidden (B, D) and group 0 (B,); -1 if scores overflowed."""
 
 
 CodecState: TypeAlias = Any
@@ -112,4 +101,3 @@ class SpeechModel:
     speaker_encoder: Callable[[Float32Array], Float32Array] | None
     """Mono samples (S,) at the model's rate -> x-vector (D,); Base only."""
     encoder_id: str = ""
-    """Tells the encoders of this bundle from others, for kept encodings of clips."""

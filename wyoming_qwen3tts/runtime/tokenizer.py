@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from wyoming_qwen3tts.errors import BundleError
 
@@ -24,39 +24,29 @@ _SPLIT_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_ADDED_TOKEN_KEYS: Final = ("lstrip", "rstrip", "single_word", "normalized", "special")
+_TOKEN_FLAGS: Final = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
 class BpeTokenizer:
     """Text to token ids; user text can never yield a special token."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the three ``TOKENIZER_FILES`` of a bundle or a checkpoint.
-
-        Raises:
-            BundleError: A file is missing, damaged or of another checkpoint; the message names it.
-        """
+        """Read the ``TOKENIZER_FILES``; raise a BundleError that names a damaged or mixed one."""
         vocabulary_path, merges_path, config_path = (directory / name for name in TOKENIZER_FILES)
-        vocabulary, merges = _read_vocabulary(vocabulary_path), _read_merges(merges_path)
+        vocabulary, merges = read_json_object(vocabulary_path), _read_merges(merges_path)
+        if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
+            raise BundleError(f"{vocabulary_path} has no {min(missing)!r}; fetch the file again.")
         try:
             model = models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, byte_fallback=False)
         except Exception as error:  # the tokenizers library raises bare Exception for a bad merge
-            raise BundleError(
-                f"{merges_path} does not fit {vocabulary_path.name}: {error}; "
-                "take both files from one checkpoint."
-            ) from error
+            raise _mixed(merges_path, str(error)) from error
         self._plain = _pipeline(model)
         self._template = _pipeline(model)
         for token_id, token in sorted(_read_added_tokens(config_path).items()):
             add = self._template.add_special_tokens if token.special else self._template.add_tokens
             add([token])
-            actual_id = self._template.token_to_id(token.content)
-            if actual_id != token_id:
-                raise BundleError(
-                    f"{config_path} gives {token.content!r} the id {token_id}, but with "
-                    f"{vocabulary_path.name} it gets {actual_id}; take both files from one "
-                    "checkpoint."
-                )
+            if (actual_id := self._template.token_to_id(token.content)) != token_id:
+                raise _mixed(config_path, f"{token.content!r} gets {actual_id}, not {token_id}")
 
     def encode(self, text: str) -> list[int]:
         """Encode user text; special tokens in it are read as plain text."""
@@ -67,39 +57,26 @@ class BpeTokenizer:
         return list(self._template.encode(_repair_surrogates(text), add_special_tokens=False).ids)
 
 
+def _mixed(path: Path, problem: str) -> BundleError:
+    return BundleError(
+        f"{path} does not fit vocab.json: {problem}; take both files from one checkpoint."
+    )
+
+
 def _pipeline(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
     # The library documents these as assignable, its type stubs declare them read-only.
     pipeline: Any = tokenizer
     pipeline.normalizer = normalizers.NFC()
-    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_SPLIT_PATTERN), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    pipeline.decoder = decoders.ByteLevel()
+    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), behavior="isolated", invert=False)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     return tokenizer
 
 
 def _repair_surrogates(text: str) -> str:
     """Join surrogate pairs and replace lone ones, which JSON may carry but UTF-8 may not."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _read_vocabulary(path: Path) -> dict[str, int]:
-    vocabulary = read_json_object(path)
-    for token, token_id in vocabulary.items():
-        if type(token_id) is not int or token_id < 0:
-            raise BundleError(f"{path}: the id of {token!r} is {token_id!r}, not a number.")
-    if len(set(vocabulary.values())) != len(vocabulary):
-        raise BundleError(f"{path}: two tokens have the same id; fetch the file again.")
-    missing = set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys()
-    if missing:
-        raise BundleError(
-            f"{path}: {len(missing)} of the 256 byte tokens are missing; fetch the file again."
-        )
-    return vocabulary
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
@@ -118,22 +95,17 @@ def _read_added_tokens(path: Path) -> dict[int, AddedToken]:
     entries = read_json_object(path).get("added_tokens_decoder")
     if not isinstance(entries, dict) or not entries:
         raise BundleError(f"{path} has no added_tokens_decoder; is it a Qwen3-TTS tokenizer?")
-    tokens: dict[int, AddedToken] = {}
-    for key, entry in entries.items():
-        try:
-            flags = {name: entry[name] for name in _ADDED_TOKEN_KEYS}
-            tokens[int(key)] = AddedToken(entry["content"], **flags)
-        except (KeyError, TypeError, ValueError) as error:
-            raise BundleError(f"{path}: added token {key!r} is malformed: {error!r}.") from error
-    return tokens
+    try:
+        return {
+            int(key): AddedToken(entry["content"], **{flag: entry[flag] for flag in _TOKEN_FLAGS})
+            for key, entry in entries.items()
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{path}: an added token is malformed ({error!r}).") from error
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        BundleError: The file is missing or damaged; the message names it.
-    """
+    """Read a JSON object; raise a BundleError that names the file if it is missing or damaged."""
     try:
         value = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
@@ -146,7 +118,5 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BundleError(f"Cannot read {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{path} is not UTF-8 text; fetch the file again.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path} cannot be read ({error}); fetch the file again.") from error

@@ -16,7 +16,7 @@ from tests.support.random_checkpoint import (
     RandomCheckpointRecipe,
 )
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.runtime.manifest import MODEL_TYPES
+from wyoming_qwen3tts.runtime.manifest import ModelType
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="a directory yet to be made")
     parser.add_argument("--size", choices=get_args(ModelSize), default=defaults.model_size)
-    parser.add_argument("--type", choices=MODEL_TYPES, default=defaults.model_type)
+    parser.add_argument("--type", choices=get_args(ModelType), default=defaults.model_type)
     parser.add_argument(
         "--preset",
         choices=get_args(Preset),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import yaml
 
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.runtime.manifest import MODEL_TYPES, ModelType
+from wyoming_qwen3tts.runtime.manifest import ModelType
 
 if TYPE_CHECKING:
     from tests.support.random_checkpoint.vocabulary import Vocabulary
@@ -68,7 +68,7 @@ class RandomCheckpointRecipe:
     def __post_init__(self) -> None:
         """Refuse impossible values with a BuildError."""
         for name, known in (
-            ("model_type", MODEL_TYPES),
+            ("model_type", get_args(ModelType)),
             ("model_size", get_args(ModelSize)),
             ("preset", get_args(Preset)),
             ("num_code_groups", range(2, _MAX_CODE_GROUPS + 1)),
