@@ -132,39 +132,6 @@ def test_an_existing_bundle_needs_force(copied_bundle, tiny):
     assert read_manifest(copied_bundle).recipe == "int4"
 
 
-def test_single_components_are_rebuilt_in_place(copied_bundle, tiny):
-    before = read_manifest(copied_bundle)
-    old_talker = (copied_bundle / "talker.onnx.data").stat()
-    options = BuildOptions(recipe=uniform_recipe("int4"), components=("code_predictor",))
-    build_bundle(tiny(), copied_bundle, options)
-    after = read_manifest(copied_bundle)
-    assert {file.path for file in after.files} == FILES
-    changed = {old.path for old, new in zip(before.files, after.files, strict=True) if old != new}
-    assert changed == {"code_predictor.onnx", "code_predictor.onnx.data"}
-    assert after.precision["code_predictor"]["layers"] == "int4"
-    assert after.precision["talker"]["layers"] == "int8"
-    assert after.recipe == "int8+int4"
-    assert [r.precision for r in after.quantization if r.component == "talker"] == ["int8"] * 2
-    assert [r.precision for r in after.quantization if r.component != "talker"] == ["int4"] * 2
-    # Linked, not copied; and nothing was written through the link.
-    assert (copied_bundle / "talker.onnx.data").stat().st_ino == old_talker.st_ino
-    assert all(sha256_of(copied_bundle / file.path) == file.sha256 for file in after.files)
-
-
-def test_single_components_need_a_bundle_of_the_same_model(copied_bundle, tiny, tmp_path):
-    options = BuildOptions(components=("talker",))
-    with pytest.raises(BuildError, match="not a bundle yet"):
-        build_bundle(tiny(), tmp_path / "absent", options)
-    with pytest.raises(BuildError, match="another checkpoint"):
-        build_bundle(tiny("1.7B"), copied_bundle, options)
-
-
-def test_components_that_the_model_lacks_are_refused(tiny, tmp_path):
-    options = BuildOptions(components=("speaker_encoder",))
-    with pytest.raises(BuildError, match=r"not have the component 'speaker_encoder'.*talker"):
-        build_bundle(tiny(), tmp_path / "b", options)
-
-
 def test_a_tensor_that_nobody_knows_stops_the_build(tiny, tmp_path):
     checkpoint = shutil.copytree(tiny(), tmp_path / "checkpoint")
     path = checkpoint / "model.safetensors"

@@ -21,7 +21,6 @@ def run(*arguments):
 
 def test_defaults():
     args = parse("checkpoint")
-    assert args.components == ()
     assert args.output is None
 
 
@@ -43,22 +42,21 @@ def test_a_terminal_shows_a_bar(tiny, tmp_path, capsys, monkeypatch):
     assert "%" not in output.out
 
 
-def test_recipes_components_and_names(tiny, tmp_path):
+def test_recipes_and_names(tiny, tmp_path):
     output = tmp_path / "here"
     run(tiny(), "--output", output, "--name", "mine")
+    assert read_manifest(output).name == "mine"
     assert read_manifest(output).recipe == "int8"
     recipe = Path(__file__).parents[2] / "config" / "recipes" / "int8-int4heads.yaml"
-    run(tiny(), "--output", output, "--recipe", recipe, "--components", "code_predictor")
+    run(tiny(), "--output", output, "--recipe", recipe, "--force")
     manifest = read_manifest(output)
-    assert manifest.name == "mine"
+    assert manifest.recipe == "int8-int4heads"
     assert manifest.precision["code_predictor"]["heads"] == "int4"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--components", "talker,vocoder"],
-        ["--components", ","],
         ["--precision", "int3"],
         ["--precision", "int8", "--recipe", "x.yaml"],
         ["--precision", "fp16"],

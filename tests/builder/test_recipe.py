@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from wyoming_qwen3tts.builder.recipe import PRECISIONS, load_recipe, uniform_recipe
+from wyoming_qwen3tts.builder.recipe import (
+    PRECISIONS,
+    CodePredictorPrecision,
+    TalkerPrecision,
+    load_recipe,
+    uniform_recipe,
+)
 from wyoming_qwen3tts.errors import BuildError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "config" / "recipes").glob("*.yaml"))
@@ -25,10 +31,8 @@ def test_a_file_gives_each_part_its_precision(tmp_path):
     assert recipe.name == "mixed"
     assert recipe.block_size == 64
     assert recipe.embeddings == "fp16"
-    assert recipe.precision_by_part() == {
-        "talker": {"layers": "int8", "head": "int4"},
-        "code_predictor": {"layers": "int8", "heads": "int4", "projection": "fp32"},
-    }
+    assert recipe.talker == TalkerPrecision("int8", "int4")
+    assert recipe.code_predictor == CodePredictorPrecision("int8", "int4", "fp32")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -2,8 +2,8 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from wyoming_qwen3tts.builder.graphs.encoders import (
 )
 from wyoming_qwen3tts.builder.graphs.lm import build_talker, max_positions
 from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, Recipe, uniform_recipe
-from wyoming_qwen3tts.builder.tables import TABLE_FILES, build_tables
+from wyoming_qwen3tts.builder.tables import build_tables
 from wyoming_qwen3tts.builder.trial import encode_clip, speak, trial_requests
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.files import atomic_directory
@@ -33,7 +33,6 @@ from wyoming_qwen3tts.runtime.manifest import (
     Manifest,
     QuantizationReport,
     TalkerLayout,
-    read_manifest,
 )
 from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES
 from wyoming_qwen3tts.threads import default_num_threads
@@ -46,56 +45,39 @@ _HASH_CHUNK_BYTES: Final = 1 << 20
 _MEGABYTE: Final = 1_000_000
 # Enough for the past of every convolution and most of attention to fill; 8 s of sound.
 _CALIBRATION_FRAMES: Final = 96
-
-
-@dataclass(frozen=True)
-class Component:
-    """Files and tensors of one component. Patterns as in :meth:`TensorFile.finish`."""
-
-    files: tuple[str, ...]
-    main: tuple[str, ...] = ()
-    codec: tuple[str, ...] = ()
-    only_base: bool = False
-    """Whether only Base models have it: it encodes reference clips."""
-
-
-def _graph_files(name: str) -> tuple[str, ...]:
-    return (f"{name}.onnx", f"{name}.onnx.data")
-
-
-COMPONENTS: Final[Mapping[str, Component]] = {
-    "talker": Component(
-        _graph_files("talker"),
-        main=("talker.model.layers.*", "talker.model.norm.*", "talker.codec_head.*"),
-    ),
-    "code_predictor": Component(
-        _graph_files("code_predictor"),
-        main=("talker.code_predictor.*", "talker.model.codec_embedding.*"),
-    ),
-    "embeddings": Component(
-        (*TABLE_FILES, *TOKENIZER_FILES),
-        main=(
-            "talker.model.*_embedding.*",
-            "talker.text_projection.*",
-            "talker.code_predictor.model.codec_embedding.*",
-        ),
-    ),
-    "codec_encoder": Component(_graph_files("codec_encoder"), codec=("encoder.*",), only_base=True),
-    "speaker_encoder": Component(
-        _graph_files("speaker_encoder"), main=("speaker_encoder.*",), only_base=True
-    ),
-    "codec_decoder": Component(_graph_files("codec_decoder"), codec=("decoder.*",)),
-}
-"""Name, as ``--components`` takes it -> component, in the order of building."""
-
 # A quantised weight also has a float32 scale per block; the margin covers those.
 _BYTES_PER_VALUE: Final = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
 _SPACE_MARGIN: Final = 1.15
-# Winograd filters are stored transformed (525 MB for 457 MB of tensors); the int8 graph is
-# calibrated on a float32 graph, which lies beside it until then.
+# Winograd filters are stored transformed; the float32 graph lies beside the int8 one for a while.
 _CODEC_GROWTH: Final = {"fp32": 1.15, "int8": 2.3}
 # A float32 graph is built to speak with, another to measure ranges, then the int8 graph.
 _INT8_CODEC_PASSES: Final = 2
+
+
+@dataclass(frozen=True)
+class _Component:
+    """Patterns of one component's tensors. Only Base models encode reference clips."""
+
+    main: tuple[str, ...] = ()
+    codec: tuple[str, ...] = ()
+    only_base: bool = False
+
+
+# In the order of building.
+_COMPONENTS: Final[Mapping[str, _Component]] = {
+    "talker": _Component(("talker.model.layers.*", "talker.model.norm.*", "talker.codec_head.*")),
+    "code_predictor": _Component(("talker.code_predictor.*", "talker.model.codec_embedding.*")),
+    "embeddings": _Component(
+        (
+            "talker.model.*_embedding.*",
+            "talker.text_projection.*",
+            "talker.code_predictor.model.codec_embedding.*",
+        )
+    ),
+    "codec_encoder": _Component(codec=("encoder.*",), only_base=True),
+    "speaker_encoder": _Component(("speaker_encoder.*",), only_base=True),
+    "codec_decoder": _Component(codec=("decoder.*",)),
+}
 
 
 @dataclass(frozen=True)
@@ -103,8 +85,6 @@ class BuildOptions:
     """What to build."""
 
     recipe: Recipe = field(default_factory=lambda: uniform_recipe(DEFAULT_PRECISION))
-    components: tuple[str, ...] = ()
-    """Rebuild only these in an existing bundle; empty for all."""
     force: bool = False
     """Replace an existing bundle."""
     name: str | None = None
@@ -131,121 +111,88 @@ def build_bundle(
     options: BuildOptions | None = None,
     progress: Progress = lambda _stage, _fraction: None,
 ) -> Path:
-    """Build the bundle of a checkpoint and return ``output``.
-
-    Args:
-        checkpoint_dir: A checkpoint in the official layout.
-        output: The bundle's directory; it appears when everything is written.
-        options: What to build; int8 by default.
-        progress: Called as the build advances.
+    """Build the bundle of a checkpoint; ``output`` appears when everything is written.
 
     Raises:
         CheckpointError: The checkpoint is incomplete, damaged or of an unknown layout.
-        BuildError: The bundle exists, there is too little space, or the options do not fit.
+        BuildError: The bundle exists, or there is too little space.
     """
-    build = _Build(Checkpoint.open(checkpoint_dir), output, options or BuildOptions(), progress)
+    options = options or BuildOptions()
+    checkpoint = Checkpoint.open(checkpoint_dir)
+    if output.exists() and not options.force:
+        raise BuildError(f"{output} exists already; --force builds it again.")
     try:
-        build.run()
+        with atomic_directory(output) as directory:
+            _Build(checkpoint, directory, options, progress).run()
     except OSError as error:
-        raise BuildError(
-            f"The bundle {output} cannot be written ({error}); free some space, or choose another "
-            "place with --output."
-        ) from error
+        problem = f"The bundle {output} cannot be written ({error})"
+        raise BuildError(f"{problem}; choose another place with --output.") from error
+    progress("done", 1.0)
     return output
 
 
-def needed_bytes(checkpoint: Checkpoint, recipe: Recipe, components: Collection[str]) -> int:
-    """Return an estimate, on the high side, of the size of ``components``."""
-    bytes_per_value = {
-        "talker": _BYTES_PER_VALUE[recipe.talker.layers],
-        "code_predictor": max(
-            _BYTES_PER_VALUE[recipe.code_predictor.layers], _BYTES_PER_VALUE[recipe.embeddings]
-        ),
-        "embeddings": _BYTES_PER_VALUE[recipe.embeddings],
-    }
-    total = 0.0
-    for name in components:
-        num_values = checkpoint.main.num_bytes(COMPONENTS[name].main) / 2  # stored as bfloat16
-        total += num_values * bytes_per_value.get(name, _BYTES_PER_VALUE["fp32"])
-        growth = _CODEC_GROWTH[recipe.codec_decoder]
-        total += checkpoint.codec.num_bytes(COMPONENTS[name].codec) * growth
-    return int(total * _SPACE_MARGIN)
-
-
 class _Build:
-    """One build and its progress."""
+    """One build into an empty directory, and its progress."""
 
     def __init__(
-        self, checkpoint: Checkpoint, output: Path, options: BuildOptions, progress: Progress
+        self, checkpoint: Checkpoint, directory: Path, options: BuildOptions, progress: Progress
     ) -> None:
-        self._checkpoint = checkpoint
-        self._output = output
-        self._options = options
-        self._recipe = options.recipe
-        self._components = self._chosen_components()
-        self._old = self._old_manifest()
+        self._checkpoint, self._directory = checkpoint, directory
+        self._options, self._recipe = options, options.recipe
+        is_base = checkpoint.speaker_encoder is not None
+        self._components = [
+            name for name, each in _COMPONENTS.items() if is_base or not each.only_base
+        ]
         self._reports: list[QuantizationReport] = []
         self._progress = progress
-        self._stage = ""
-        self._done_bytes = self._stage_end = 0
-        self._total_bytes = checkpoint.main.path.stat().st_size + sum(
-            self._bytes_to_read(name) for name in self._components
-        )
-        if self._has_int8_codec:
-            self._total_bytes += self._bytes_to_read("codec_decoder") * _INT8_CODEC_PASSES
+        self._stage, self._done_bytes, self._stage_end = "", 0, 0
+        codec_passes = _INT8_CODEC_PASSES if self._recipe.codec_decoder == "int8" else 0
+        self._quantize_bytes = self._bytes_to_read("codec_decoder") * codec_passes
+        self._total_bytes = checkpoint.main.path.stat().st_size + self._quantize_bytes
+        self._total_bytes += sum(map(self._bytes_to_read, self._components))
         checkpoint.main.on_read = checkpoint.codec.on_read = self._advance
 
     def run(self) -> None:
-        """Build everything into place.
+        """Write every file."""
+        self._check_free_space()
+        path = self._checkpoint.main.path
+        self._start_stage("checkpoint", path.stat().st_size)
+        source_sha256 = sha256_of(path, self._advance)
+        for name in self._components:
+            self._start_stage(name, self._bytes_to_read(name))
+            self._reports += self._build_component(name)
+        self._check_all_read()
+        manifest = self._manifest(source_sha256)
+        write_manifest(self._directory, manifest)
+        if self._recipe.codec_decoder == "int8":
+            self._quantize_codec()
+            write_manifest(self._directory, manifest)
 
-        Raises:
-            OSError: The disk is full or cannot be written.
-        """
-        needed = needed_bytes(self._checkpoint, self._recipe, self._components)
-        with atomic_directory(self._output) as directory:
-            # Leftovers of killed builds are gone by now.
-            check_free_space(directory, needed)
-            source = self._source()
-            if self._old is not None:
-                self._link_other_files(self._old, directory)
-            for name in self._components:
-                self._start_stage(name, self._bytes_to_read(name))
-                self._reports += self._build_component(name, directory)
-            self._check_all_read()
-            write_manifest(directory, lambda files: self._manifest(files, source))
-            if self._has_int8_codec:
-                self._quantize_codec(directory)
-                write_manifest(directory, lambda files: self._manifest(files, source))
-        self._progress("done", 1.0)
-
-    def _chosen_components(self) -> tuple[str, ...]:
-        is_base = self._checkpoint.speaker_encoder is not None
-        available = [name for name in COMPONENTS if is_base or not COMPONENTS[name].only_base]
-        for name in self._options.components:
-            if name not in available:
-                raise BuildError(
-                    f"This model does not have the component {name!r}; it has "
-                    f"{', '.join(available)}."
-                )
-        wanted = self._options.components or available
-        return tuple(name for name in available if name in wanted)
-
-    def _old_manifest(self) -> Manifest | None:
-        """Return the manifest of the bundle to change, None for a new one."""
-        if not self._options.components:
-            if self._output.exists() and not self._options.force:
-                raise BuildError(f"{self._output} exists already; --force builds it again.")
-            return None
-        if not (self._output / MANIFEST_NAME).exists():
+    def _check_free_space(self) -> None:
+        """Compare the free space with an estimate of the bundle's size, on the high side."""
+        checkpoint, recipe = self._checkpoint, self._recipe
+        tables = _BYTES_PER_VALUE[recipe.embeddings]
+        bytes_per_value = {
+            "talker": _BYTES_PER_VALUE[recipe.talker.layers],
+            "code_predictor": max(_BYTES_PER_VALUE[recipe.code_predictor.layers], tables),
+            "embeddings": tables,
+        }
+        needed = checkpoint.codec.num_bytes() * _CODEC_GROWTH[recipe.codec_decoder]
+        for name in self._components:
+            num_values = checkpoint.main.num_bytes(_COMPONENTS[name].main) / 2  # stored as bfloat16
+            needed += num_values * bytes_per_value.get(name, _BYTES_PER_VALUE["fp32"])
+        needed *= _SPACE_MARGIN
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
             raise BuildError(
-                f"{self._output} is not a bundle yet; build all components before single ones."
+                f"The bundle needs about {needed / _MEGABYTE:.0f} MB, {self._directory.parent} has "
+                f"{free // _MEGABYTE} MB free; make room or choose another place "
+                "(--output, or the environment variable TMPDIR for verify)."
             )
-        return read_manifest(self._output)
 
     def _bytes_to_read(self, name: str) -> int:
-        component, checkpoint = COMPONENTS[name], self._checkpoint
-        main, codec = component.main, component.codec
-        return checkpoint.main.num_bytes(main) + checkpoint.codec.num_bytes(codec)
+        main, codec = _COMPONENTS[name].main, _COMPONENTS[name].codec
+        return self._checkpoint.main.num_bytes(main) + self._checkpoint.codec.num_bytes(codec)
 
     def _start_stage(self, name: str, num_bytes: int) -> None:
         self._stage, self._done_bytes = name, self._stage_end
@@ -256,54 +203,19 @@ class _Build:
         self._done_bytes = min(self._done_bytes + num_bytes, self._stage_end)
         self._progress(self._stage, self._done_bytes / self._total_bytes)
 
-    def _source(self) -> BundleSource:
-        self._start_stage("checkpoint", self._checkpoint.main.path.stat().st_size)
-        digest = sha256_of(self._checkpoint.main.path, self._advance)
-        if self._old is not None and self._old.source.model_sha256 != digest:
-            raise BuildError(
-                f"{self._output} was built from another checkpoint; build all components."
-            )
-        return BundleSource(self._checkpoint.source_repo, self._checkpoint.source_revision, digest)
-
-    def _link_other_files(self, old: Manifest, directory: Path) -> None:
-        """Put the files of the components that stay into the new directory, without copying."""
-        rebuilt = {file for name in self._components for file in COMPONENTS[name].files}
-        for file in old.files:
-            if file.path in rebuilt:
-                continue
-            try:
-                (directory / file.path).hardlink_to(self._output / file.path)
-            except OSError:  # a file system without hard links
-                shutil.copy2(self._output / file.path, directory / file.path)
-
-    @property
-    def _has_int8_codec(self) -> bool:
-        return "codec_decoder" in self._components and self._recipe.codec_decoder == "int8"
-
-    def _quantize_codec(self, directory: Path) -> None:
-        """Replace the float32 codec decoder of a complete bundle by an int8 one.
-
-        The ranges of its convolutions are measured on what the bundle speaks: random codes give
-        other, wider ranges than speech.
-        """
-        codec, config = self._checkpoint.codec, self._checkpoint.codec_decoder
-        self._start_stage(
-            "codec_decoder", self._bytes_to_read("codec_decoder") * _INT8_CODEC_PASSES
-        )
-        model = open_bundle(directory, default_num_threads())
+    def _quantize_codec(self) -> None:
+        """Replace the codec decoder; its ranges are measured on what the bundle speaks now."""
+        self._start_stage("codec_decoder", self._quantize_bytes)
+        model = open_bundle(self._directory, default_num_threads())
         requests = trial_requests(model, encode_clip(model), _CALIBRATION_FRAMES, greedy=False)
         codes = np.concatenate(speak(model, requests))
         del model
-        build_codec_decoder(codec, config, directory, codes)
+        checkpoint = self._checkpoint
+        build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, self._directory, codes)
 
-    def _build_component(self, name: str, directory: Path) -> tuple[QuantizationReport, ...]:
-        """Write the files of one component.
-
-        Raises:
-            CheckpointError: A tensor is missing or has another shape.
-            BuildError: A weight cannot be stored in this precision.
-        """
-        checkpoint, recipe = self._checkpoint, self._recipe
+    def _build_component(self, name: str) -> Iterable[QuantizationReport]:
+        """Write the files of one component; return what quantisation cost."""
+        checkpoint, recipe, directory = self._checkpoint, self._recipe, self._directory
         if name == "talker":
             return build_talker(checkpoint.main, checkpoint.talker, recipe, directory)
         if name == "code_predictor":
@@ -326,47 +238,31 @@ class _Build:
     def _check_all_read(self) -> None:
         """Refuse a checkpoint with tensors that no component and no stated reason explains."""
         checkpoint = self._checkpoint
-        ignored_main: dict[str, str] = {}
-        ignored_codec = {
-            **IGNORED_TENSORS,
-            **ignored_encoder_tensors(checkpoint.codec_encoder, checkpoint.talker.num_code_groups),
-        }
-        for name, component in COMPONENTS.items():
-            if name in self._components:
-                continue
-            if component.only_base and checkpoint.speaker_encoder is None:
-                # Every checkpoint has the codec's encoder, only Base models a speaker encoder.
-                reason = "encodes reference clips, which only Base models take"
-            else:
-                reason = "belongs to a component that is not built now"
-                ignored_main.update(dict.fromkeys(component.main, reason))
-            ignored_codec.update(dict.fromkeys(component.codec, reason))
-        checkpoint.main.finish(ignored_main)
-        checkpoint.codec.finish(ignored_codec)
+        groups = checkpoint.talker.num_code_groups
+        ignored = IGNORED_TENSORS | ignored_encoder_tensors(checkpoint.codec_encoder, groups)
+        if checkpoint.speaker_encoder is None:
+            # Every checkpoint has the codec's encoder, only Base models a speaker encoder.
+            ignored["encoder.*"] = "encodes reference clips, which only Base models take"
+        checkpoint.main.finish({})
+        checkpoint.codec.finish(ignored)
 
-    def _manifest(self, files: tuple[BundleFile, ...], source: BundleSource) -> Manifest:
-        checkpoint, options, old = self._checkpoint, self._options, self._old
+    def _manifest(self, source_sha256: str) -> Manifest:
+        """Return the manifest, still without files."""
+        checkpoint, recipe = self._checkpoint, self._recipe
         transformer = checkpoint.talker.transformer
         positions = max_positions(checkpoint.talker)
-        parts: dict[str, dict[str, str]] = {
-            **self._recipe.precision_by_part(),
-            "embeddings": {"tables": self._recipe.embeddings},
-            "codec_decoder": {"all": self._recipe.codec_decoder},
-            **{name: {"all": "fp32"} for name in COMPONENTS if COMPONENTS[name].only_base},
+        precision: dict[str, dict[str, str]] = {
+            "talker": asdict(recipe.talker),
+            "code_predictor": asdict(recipe.code_predictor),
+            "embeddings": {"tables": recipe.embeddings},
+            "codec_decoder": {"all": recipe.codec_decoder},
         }
-        precision = {name: parts[name] for name in self._components}
-        reports, recipe = tuple(self._reports), self._recipe.name
-        if old is not None:
-            precision = {**old.precision, **precision}
-            kept = (entry for entry in old.quantization if entry.component not in self._components)
-            reports = (*kept, *reports)
-            recipe = recipe if recipe == old.recipe else f"{old.recipe}+{recipe}"
         return Manifest(
             format_version=FORMAT_VERSION,
-            name=options.name or (old.name if old else model_name(checkpoint)),
+            name=self._options.name or model_name(checkpoint),
             device=_DEVICE,
-            recipe=recipe,
-            precision=precision,
+            recipe=recipe.name,
+            precision={name: precision.get(name, {"all": "fp32"}) for name in self._components},
             facts=replace(checkpoint.facts, max_positions=positions),
             talker=TalkerLayout(
                 num_layers=transformer.num_layers,
@@ -375,45 +271,29 @@ class _Build:
                 max_positions=positions,
                 cache_type="float32",
             ),
-            source=source,
+            source=BundleSource(checkpoint.source_repo, checkpoint.source_revision, source_sha256),
             builder_version=__version__,
-            files=files,
-            quantization=reports,
+            files=(),
+            quantization=tuple(self._reports),
         )
 
 
-def check_free_space(directory: Path, needed: int) -> None:
-    """Check that the file system of ``directory`` has ``needed`` bytes free.
-
-    Raises:
-        BuildError: It has less; both numbers are in the message.
-    """
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise BuildError(
-            f"The bundle needs about {needed // _MEGABYTE} MB, {directory.parent} has "
-            f"{free // _MEGABYTE} MB free; make room or choose another place "
-            "(--output, or the environment variable TMPDIR for verify)."
-        )
-
-
-def write_manifest(
-    directory: Path, manifest_of: Callable[[tuple[BundleFile, ...]], Manifest]
-) -> None:
-    """Hash every file in ``directory`` and write the manifest that states them."""
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write a manifest that states the size and hash of every file in ``directory``."""
     files = tuple(
         BundleFile(path.name, path.stat().st_size, sha256_of(path))
         for path in sorted(directory.iterdir())
         if path.name != MANIFEST_NAME
     )
-    (directory / MANIFEST_NAME).write_text(manifest_of(files).to_json(), encoding="utf-8")
+    text = replace(manifest, files=files).to_json()
+    (directory / MANIFEST_NAME).write_text(text, encoding="utf-8")
 
 
-def sha256_of(path: Path, progress: Callable[[int], None] = lambda _bytes: None) -> str:
-    """Return the hash of a file; ``progress`` gets the bytes of every part."""
+def sha256_of(path: Path, on_read: Callable[[int], None] = lambda _bytes: None) -> str:
+    """Return the hash of a file; ``on_read`` gets the bytes of every part."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_HASH_CHUNK_BYTES):
             digest.update(chunk)
-            progress(len(chunk))
+            on_read(len(chunk))
     return digest.hexdigest()

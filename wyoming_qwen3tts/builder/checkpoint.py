@@ -1,12 +1,7 @@
-"""Reads official checkpoints tensor by tensor, and strictly.
+"""Reads official checkpoints strictly: every tensor is read, or named with a reason."""
 
-A tensor of another shape than the configuration asks for is an error. :meth:`TensorFile.finish`
-refuses a file with tensors that were neither read nor named with a reason.
-"""
-
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,21 +11,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from wyoming_qwen3tts.arrays import Float32Array
-from wyoming_qwen3tts.builder.config import (
-    CodecDecoderConfig,
-    CodecEncoderConfig,
-    CodePredictorConfig,
-    SpeakerEncoderConfig,
-    TalkerConfig,
-    read_code_predictor_config,
-    read_codec_decoder_config,
-    read_codec_encoder_config,
-    read_speaker_encoder_config,
-    read_talker_config,
-)
-from wyoming_qwen3tts.errors import CheckpointError
+from wyoming_qwen3tts.builder import config
+from wyoming_qwen3tts.errors import BundleError, CheckpointError
 from wyoming_qwen3tts.runtime.manifest import ModelFacts, facts_from_checkpoint
-from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES
+from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES, read_json_object
 
 _BYTES_PER_VALUE: Final = {"BF16": 2, "F16": 2, "F32": 4}
 _NAMES_IN_MESSAGE: Final = 5
@@ -46,13 +30,9 @@ class TensorFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the header of ``path``.
-
-        Raises:
-            CheckpointError: The file is missing, truncated or not a safetensors file.
-        """
+        """Read the header; raise a CheckpointError if the file is missing or damaged."""
         self.path = path
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self._value_bytes: dict[str, int] = {}
         self._read_names: set[str] = set()
         self.on_read: Callable[[int], None] = lambda _num_bytes: None
@@ -61,92 +41,49 @@ class TensorFile:
             with safe_open(path, "numpy") as file:
                 for name in file.keys():  # noqa: SIM118 - it is not a mapping
                     entry = file.get_slice(name)
-                    self._shapes[name] = tuple(entry.get_shape())
+                    self.shapes[name] = tuple(entry.get_shape())
                     self._value_bytes[name] = _BYTES_PER_VALUE[entry.get_dtype()]
         except (OSError, SafetensorError) as error:
             problem = "cannot be read" if isinstance(error, OSError) else "is damaged"
             raise CheckpointError(f"{path} {problem} ({error}); download it again.") from error
         except KeyError as error:
-            raise CheckpointError(
-                f"{path} has tensors of type {error}; this builder reads "
-                f"{', '.join(_BYTES_PER_VALUE)}."
-            ) from error
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all tensors."""
-        return tuple(self._shapes)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._shapes
+            raise CheckpointError(f"{path} has tensors of the unknown type {error}.") from error
 
     def num_bytes(self, patterns: Sequence[str] = ("*",)) -> int:
         """Return the stored size of all tensors that match one of ``patterns``."""
         return sum(
             math.prod(shape) * self._value_bytes[name]
-            for name, shape in self._shapes.items()
+            for name, shape in self.shapes.items()
             if _matches(name, patterns)
         )
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor without reading it.
-
-        Raises:
-            CheckpointError: The tensor is missing.
-        """
-        if name not in self._shapes:
-            raise CheckpointError(
-                f"{self.path} has no tensor {name!r}; the download may be incomplete, "
-                "or config.json belongs to another model."
-            )
-        return self._shapes[name]
-
     def read(self, name: str, shape: Sequence[int]) -> Float32Array:
-        """Return a tensor as a new float32 array; ``shape`` is what the configuration asks for.
-
-        Raises:
-            CheckpointError: The tensor is missing or has another shape.
-        """
+        """Return a tensor as a new float32 array; see :meth:`read_rows`."""
         return self.read_rows(name, shape, 0, shape[0])
 
     def read_rows(self, name: str, shape: Sequence[int], start: int, stop: int) -> Float32Array:
-        """Return rows ``start`` to ``stop`` of a tensor, for tensors too large to hold at once.
-
-        The tensor counts as read once its last row was read.
+        """Return rows of a tensor, which counts as read once its last row was read.
 
         Raises:
-            CheckpointError: The tensor is missing or has another shape.
+            CheckpointError: The tensor is missing or has not the configuration's ``shape``.
         """
-        found = self.shape(name)
+        found = self.shapes.get(name)
+        if found is None:
+            raise CheckpointError(f"{self.path} has no tensor {name!r}; download it again.")
         if found != tuple(shape):
-            raise CheckpointError(
-                f"{self.path}: tensor {name!r} has the shape {list(found)}, but the "
-                f"configuration asks for {list(shape)}; config.json belongs to another model."
-            )
+            wrong = f"{self.path}: tensor {name!r} has the shape {list(found)}"
+            raise CheckpointError(f"{wrong}, but the configuration asks for {list(shape)}.")
         if stop >= found[0]:
-            stop = found[0]
             self._read_names.add(name)
         with safe_open(self.path, "numpy") as file:
-            rows = file.get_slice(name)[start:stop]
+            rows = file.get_slice(name)[start : min(stop, found[0])]
         self.on_read(rows.nbytes)
         return np.array(rows, np.float32)
 
-    def finish(self, ignored: Mapping[str, str] | None = None) -> None:
-        """Check that every tensor was read or is ignored for a stated reason.
-
-        Args:
-            ignored: Name, or pattern with ``*``, of tensors that are not needed -> the reason.
-
-        Raises:
-            CheckpointError: A tensor was not read; the message names it.
-        """
-        patterns = [*(ignored or {})]
-        unread = [
-            name
-            for name in self._shapes
-            if name not in self._read_names and not _matches(name, patterns)
-        ]
-        if unread:
+    def finish(self, ignored: Mapping[str, str]) -> None:
+        """Raise a CheckpointError if a tensor was not read and no pattern -> reason names it."""
+        left = self.shapes.keys() - self._read_names
+        if unread := sorted(name for name in left if not _matches(name, ignored)):
             more = len(unread) - _NAMES_IN_MESSAGE
             listed = ", ".join(unread[:_NAMES_IN_MESSAGE])
             raise CheckpointError(
@@ -162,30 +99,21 @@ class Checkpoint:
 
     directory: Path
     facts: ModelFacts
-    talker: TalkerConfig
-    code_predictor: CodePredictorConfig
-    codec_decoder: CodecDecoderConfig
-    codec_encoder: CodecEncoderConfig
-    speaker_encoder: SpeakerEncoderConfig | None
+    talker: config.TalkerConfig
+    code_predictor: config.CodePredictorConfig
+    codec_decoder: config.CodecDecoderConfig
+    codec_encoder: config.CodecEncoderConfig
+    speaker_encoder: config.SpeakerEncoderConfig | None
     """None if the model cannot clone voices."""
     main: TensorFile
-    """Talker, code predictor, speaker encoder."""
     codec: TensorFile
-    """Codec encoder and decoder."""
 
     @classmethod
     def open(cls, directory: Path) -> "Checkpoint":
-        """Read configuration and tensor headers; no weights yet.
-
-        Raises:
-            CheckpointError: A file is missing or damaged, or the layout is unknown.
-        """
+        """Read configuration and headers; raise a CheckpointError if a file does not fit."""
         if not directory.is_dir():
-            raise CheckpointError(
-                f"{directory} is not a directory; give the directory of a downloaded Qwen3-TTS "
-                "checkpoint (the one that has config.json)."
-            )
-        config = _read_json(directory / "config.json")
+            raise CheckpointError(f"{directory} is not a directory; give that of a checkpoint.")
+        model_config = _read_json(directory / "config.json")
         codec_config = _read_json(directory / "speech_tokenizer" / "config.json")
         generation = _read_json(directory / "generation_config.json")
         for name in TOKENIZER_FILES:
@@ -193,12 +121,12 @@ class Checkpoint:
                 raise CheckpointError(f"{directory / name} is missing; download it again.")
         checkpoint = cls(
             directory=directory,
-            talker=read_talker_config(config),
-            code_predictor=read_code_predictor_config(config),
-            codec_decoder=read_codec_decoder_config(codec_config),
-            codec_encoder=read_codec_encoder_config(codec_config),
-            speaker_encoder=read_speaker_encoder_config(config),
-            facts=facts_from_checkpoint(config, codec_config, generation),
+            talker=config.read_talker_config(model_config),
+            code_predictor=config.read_code_predictor_config(model_config),
+            codec_decoder=config.read_codec_decoder_config(codec_config),
+            codec_encoder=config.read_codec_encoder_config(codec_config),
+            speaker_encoder=config.read_speaker_encoder_config(model_config),
+            facts=facts_from_checkpoint(model_config, codec_config, generation),
             main=TensorFile(directory / "model.safetensors"),
             codec=TensorFile(directory / "speech_tokenizer" / "model.safetensors"),
         )
@@ -217,31 +145,24 @@ class Checkpoint:
     @property
     def source_repo(self) -> str | None:
         """Repository of the checkpoint; None outside a hub cache."""
-        for part in self.directory.resolve().parts:
-            if part.startswith(_HUB_PREFIX):
-                return part.removeprefix(_HUB_PREFIX).replace("--", "/")
-        return None
+        snapshots = self.directory.resolve().parent
+        repository = snapshots.parent.name
+        if snapshots.name != "snapshots" or not repository.startswith(_HUB_PREFIX):
+            return None
+        return repository.removeprefix(_HUB_PREFIX).replace("--", "/")
 
     @property
     def source_revision(self) -> str | None:
         """Revision of :attr:`source_repo`."""
-        directory = self.directory.resolve()
-        if self.source_repo is None or directory.parent.name != "snapshots":
-            return None
-        return directory.name
+        return self.directory.resolve().name if self.source_repo else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}); download the checkpoint again."
-        ) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} is not a JSON object; download the checkpoint again.")
-    return values
+        return read_json_object(path)
+    except BundleError as error:
+        raise CheckpointError(str(error)) from error
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

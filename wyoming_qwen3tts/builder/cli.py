@@ -1,7 +1,6 @@
 """The command ``wyoming-qwen3tts build``: a checkpoint in, a bundle out."""
 
 import argparse
-import resource
 import sys
 import time
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Final
 
 from tqdm import tqdm
 
-from wyoming_qwen3tts.builder.build import COMPONENTS, BuildOptions, build_bundle, default_output
+from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle, default_output
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.recipe import (
     DEFAULT_PRECISION,
@@ -20,7 +19,6 @@ from wyoming_qwen3tts.builder.recipe import (
 )
 from wyoming_qwen3tts.config import Config, add_flags
 
-_KILOBYTE: Final = 1024
 _MEGABYTE: Final = 1_000_000
 _BAR: Final = "{desc:<16} {percentage:3.0f}% |{bar}| {elapsed}<{remaining}"
 
@@ -33,24 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHECKPOINT",
         help="directory of a downloaded Qwen3-TTS checkpoint (the one that has config.json)",
     )
-    precision = parser.add_mutually_exclusive_group()
-    precision.add_argument(
-        "--precision", choices=PRECISIONS, help=f"of the weights (default: {DEFAULT_PRECISION})"
-    )
-    precision.add_argument(
-        "--recipe", type=Path, metavar="FILE", help="YAML file with a precision for each part"
-    )
+    group = parser.add_mutually_exclusive_group()
+    help_text = f"of the weights (default: {DEFAULT_PRECISION})"
+    group.add_argument("--precision", choices=PRECISIONS, help=help_text)
+    help_text = "YAML file with a precision for each part"
+    group.add_argument("--recipe", type=Path, metavar="FILE", help=help_text)
     parser.add_argument(
         "--codec",
         choices=("fp32", "int8"),
         help="precision of the codec decoder; int8 is faster, fp32 exact (default: fp32)",
-    )
-    parser.add_argument(
-        "--components",
-        type=_component_names,
-        default=(),
-        metavar="A,B",
-        help=f"rebuild only these in an existing bundle: {', '.join(COMPONENTS)}",
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="the bundle's own directory")
     add_flags(parser, "data_dirs")
@@ -59,20 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
-    """Build as the arguments say; return the exit status.
-
-    Raises:
-        BuildError: The bundle cannot be built.
-    """
+    """Build as the arguments say; return the exit status."""
     started = time.monotonic()
-    recipe = (
-        load_recipe(args.recipe)
-        if args.recipe
-        else uniform_recipe(args.precision or DEFAULT_PRECISION)
-    )
+    precision = args.precision or DEFAULT_PRECISION
+    recipe = load_recipe(args.recipe) if args.recipe else uniform_recipe(precision)
     if args.codec is not None:
         recipe = replace(recipe, codec_decoder=args.codec)
-    options = BuildOptions(recipe, args.components, args.force, args.name)
+    options = BuildOptions(recipe, args.force, args.name)
     output = args.output or default_output(
         Checkpoint.open(args.checkpoint), options, config.data_paths[0]
     )
@@ -83,21 +65,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
             bar.update(fraction - bar.n)
 
         build_bundle(args.checkpoint, output, options, show)
-    seconds = time.monotonic() - started
     num_bytes = sum(path.stat().st_size for path in output.iterdir())
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTE
-    print(
-        f"{output}: {num_bytes / _MEGABYTE:.0f} MB in {seconds:.1f} s, "
-        f"{peak_bytes / _MEGABYTE:.0f} MB of memory at most"
-    )
+    seconds = time.monotonic() - started
+    print(f"{output}: {num_bytes / _MEGABYTE:.0f} MB in {seconds:.1f} s")
     return 0
-
-
-def _component_names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    unknown = [name for name in names if name not in COMPONENTS]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError(
-            f"unknown component {', '.join(unknown) or text!r}; known: {', '.join(COMPONENTS)}"
-        )
-    return names

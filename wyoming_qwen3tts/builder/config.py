@@ -1,7 +1,6 @@
 """Widths, counts and constants of every network, from a checkpoint's JSON files.
 
-No value has a default, but for the speaker encoder: the published files state two of its fields,
-and the official package has defaults for the rest.
+No value has a default, but for the speaker encoder: the published files state two of its fields.
 """
 
 from collections.abc import Mapping
@@ -58,14 +57,12 @@ class TransformerConfig:
 
 @dataclass(frozen=True)
 class TalkerConfig:
-    """The language model over frames."""
+    """The language model over frames; its codec table has codes, then special ids and speakers."""
 
     transformer: TransformerConfig
     vocab_size: int
-    """Rows of the talker's codec table: codes, then special ids and speakers."""
     codebook_size: int
     eos_id: int
-    """Row of end of speech."""
     num_code_groups: int
     text_vocab_size: int
     text_hidden_size: int
@@ -80,9 +77,7 @@ class CodePredictorConfig:
     codebook_size: int
     num_code_groups: int
     talker_hidden_size: int
-    """Width of the talker's hidden vector and of the predictor's embedding tables."""
     talker_vocab_size: int
-    """Rows of the talker's codec table, the first of which embed group 0."""
 
     @property
     def has_projection(self) -> bool:
@@ -99,14 +94,12 @@ class CodecDecoderConfig:
     """Frames that attention sees, the current one included."""
     latent_dim: int
     codebook_dim: int
-    """Width after the codebooks' output projection; the codebooks themselves are half as wide."""
     codebook_size: int
     decoder_dim: int
     num_quantizers: int
-    upsample_rates: tuple[int, ...]
-    """Factors of the decoder blocks' transposed convolutions."""
     upsampling_ratios: tuple[int, ...]
-    """Factors of the up-sampling stages before the decoder blocks."""
+    """Factors of the stages before the decoder blocks."""
+    upsample_rates: tuple[int, ...]
     samples_per_frame: int
 
 
@@ -124,14 +117,10 @@ class CodecEncoderConfig:
     dilation_growth_rate: int
     compress: int
     upsampling_ratios: tuple[int, ...]
-    """As the file orders them; the encoder goes through them in reverse."""
     codebook_dim: int
     codebook_size: int
-    vq_hidden_size: int
     num_quantizers: int
     num_semantic_quantizers: int
-    num_valid_quantizers: int
-    """The first ones that make up a frame."""
     samples_per_frame: int
 
 
@@ -156,40 +145,33 @@ class _Section:
     def __init__(self, values: Any, path: str) -> None:
         if not isinstance(values, Mapping):
             raise CheckpointError(f"{path} is not a JSON object; is the checkpoint complete?")
-        self._values = values
-        self._path = path
+        self._values, self._path = values, path
 
     def section(self, key: str) -> "_Section":
         return _Section(self.get(Any, key), f"{self._path}.{key}")
 
     def get(self, kind: Any, key: str) -> Any:
         """Return the value of a key, which must be of ``kind``."""
-        if key not in self._values:
-            raise CheckpointError(
-                f"{self._path} has no key {key!r}; is it a Qwen3-TTS 12 Hz checkpoint?"
-            )
-        value = self._values[key]
         try:
+            value = self._values[key]
             return value if kind is Any else decode_strictly(kind, value, f"{self._path}.{key}")
-        except ValueError as error:
-            raise CheckpointError(f"{error}; is the checkpoint damaged?") from error
+        except (KeyError, ValueError) as error:
+            problem = f"{self._path} has no key {key!r}" if isinstance(error, KeyError) else error
+            raise CheckpointError(f"{problem}; is it a Qwen3-TTS 12 Hz checkpoint?") from error
 
-    def read(self, kind: type[_Config], keys: Mapping[str, str], **given: Any) -> _Config:
+    def read(
+        self, kind: type[_Config], keys: Mapping[str, str] | None = None, **given: Any
+    ) -> _Config:
         """Make a dataclass; ``keys`` names the JSON keys that differ from the field's name."""
-        hints = get_type_hints(kind)
-        names = hints.keys() - given.keys()
-        return kind(
-            **given, **{name: self.get(hints[name], keys.get(name, name)) for name in names}
-        )
+        kinds = {name: each for name, each in get_type_hints(kind).items() if name not in given}
+        keys = {**{name: name for name in kinds}, **(keys or {})}
+        return kind(**given, **{name: self.get(kinds[name], keys[name]) for name in kinds})
 
     def require(self, **expected: Any) -> None:
         """Refuse a checkpoint that has another value for one of the keys."""
         for key, value in expected.items():
             if (given := self._values.get(key, value)) != value:
-                raise CheckpointError(
-                    f"{self._path}.{key} is {given!r}, expected {value!r}, the only value this "
-                    "builder supports."
-                )
+                raise CheckpointError(f"{self._path}.{key} is {given!r}, expected {value!r}.")
 
 
 # All readers raise a CheckpointError if a key is missing, of another type, or without support here.
@@ -205,22 +187,16 @@ def read_talker_config(config: Mapping[str, Any]) -> TalkerConfig:
         codebook_size=talker.section("code_predictor_config").get(int, "vocab_size"),
     )
     if not read.codebook_size <= read.eos_id < read.vocab_size:
-        raise CheckpointError(
-            f"config.json.talker_config.codec_eos_token_id is {read.eos_id}, expected a special "
-            f"row between {read.codebook_size} and {read.vocab_size - 1}."
-        )
+        raise CheckpointError(f"{read.eos_id} as codec_eos_token_id is no special row.")
     if read.num_code_groups < 2:
-        raise CheckpointError(
-            f"config.json.talker_config.num_code_groups is {read.num_code_groups}, expected at "
-            "least 2."
-        )
+        raise CheckpointError("config.json.talker_config.num_code_groups is not at least 2.")
     return read
 
 
 def read_code_predictor_config(config: Mapping[str, Any]) -> CodePredictorConfig:
     """Read the code predictor's part of ``config.json``."""
     talker = read_talker_config(config)
-    section = _Section(config, "config.json").section("talker_config")
+    section = _Section(config["talker_config"], "config.json.talker_config")
     predictor = section.section("code_predictor_config")
     predictor.require(num_code_groups=talker.num_code_groups)
     return CodePredictorConfig(
@@ -239,7 +215,6 @@ def read_codec_decoder_config(codec_config: Mapping[str, Any]) -> CodecDecoderCo
     decoder.require(attention_bias=False, hidden_act="silu")
     return decoder.read(
         CodecDecoderConfig,
-        {},
         transformer=_transformer(decoder),
         samples_per_frame=codec.get(int, "decode_upsample_rate"),
     )
@@ -253,17 +228,15 @@ def read_codec_encoder_config(codec_config: Mapping[str, Any]) -> CodecEncoderCo
     encoder.require(use_causal_conv=True, use_conv_shortcut=False)
     return encoder.read(
         CodecEncoderConfig,
-        {"vq_hidden_size": "vector_quantization_hidden_dimension"},
         transformer=_transformer(encoder, norm_eps="norm_eps"),
-        num_valid_quantizers=codec.get(int, "encoder_valid_num_quantizers"),
         samples_per_frame=codec.get(int, "encode_downsample_rate"),
     )
 
 
 def read_speaker_encoder_config(config: Mapping[str, Any]) -> SpeakerEncoderConfig | None:
     """Read the speaker encoder's part of ``config.json``; None if the model has none."""
-    given = config.get("speaker_encoder_config", {})
-    if not given and isinstance(given, Mapping):
+    given = config.get("speaker_encoder_config")
+    if not given:
         return None
     if isinstance(given, Mapping):
         given = {**SPEAKER_ENCODER_DEFAULTS, **given}
@@ -280,9 +253,7 @@ def _language_transformer(section: _Section) -> TransformerConfig:
 
 def _transformer(section: _Section, **keys: str) -> TransformerConfig:
     transformer = section.read(TransformerConfig, {**_TRANSFORMER_KEYS, **keys})
-    if transformer.num_kv_heads <= 0 or transformer.num_heads % transformer.num_kv_heads:
-        raise CheckpointError(
-            f"{transformer.num_heads} attention heads cannot share {transformer.num_kv_heads} "
-            "key/value heads; the checkpoint's configuration is damaged."
-        )
+    heads, shared = transformer.num_heads, transformer.num_kv_heads
+    if shared <= 0 or heads % shared:
+        raise CheckpointError(f"{heads} attention heads cannot share {shared} key/value heads.")
     return transformer

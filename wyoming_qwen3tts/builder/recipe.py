@@ -1,6 +1,6 @@
 """Recipes: the precision of each part of a bundle. Mixed recipes are YAML files."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
@@ -21,24 +21,19 @@ _MIN_BLOCK_SIZE: Final = 16
 
 @dataclass(frozen=True)
 class TalkerPrecision:
-    """Precision of the talker's weights."""
+    """Layers are attention and MLP; the head scores group 0 and end of speech."""
 
     layers: Precision
-    """Attention and MLP."""
     head: Precision
-    """Scores of group 0 and of end of speech."""
 
 
 @dataclass(frozen=True)
 class CodePredictorPrecision:
-    """Precision of the code predictor's weights."""
+    """Layers are attention and MLP; heads score groups 1 and up; the projection adapts widths."""
 
     layers: Precision
-    """Attention and MLP, read once per group and frame."""
     heads: Precision
-    """Scores of groups 1 and up."""
     projection: Precision
-    """Talker width to predictor width, where the model has it."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +46,21 @@ class Recipe:
     embeddings: Literal["fp32", "fp16"]
     """Tables are never quantised: it is audible and saves no time."""
     block_size: int = DEFAULT_BLOCK_SIZE
-    """Inputs that share a scale."""
     codec_decoder: Literal["fp32", "int8"] = "fp32"
-    """int8 stores the convolutions that take most of its time in 8 bits."""
 
     def __post_init__(self) -> None:
         """Refuse block sizes that MatMulNBits does not have, with a BuildError."""
-        if self.block_size < _MIN_BLOCK_SIZE or self.block_size & (self.block_size - 1):
-            raise BuildError(
-                f"Recipe {self.name}: block_size is {self.block_size}, expected a power of two of "
-                f"at least {_MIN_BLOCK_SIZE}."
-            )
-
-    def precision_by_part(self) -> dict[str, dict[str, str]]:
-        """Return component -> part -> precision of talker and code predictor."""
-        return {"talker": asdict(self.talker), "code_predictor": asdict(self.code_predictor)}
+        size = self.block_size
+        if size < _MIN_BLOCK_SIZE or size & (size - 1):
+            problem = f"block_size is {size}, not a power of two from {_MIN_BLOCK_SIZE} on"
+            raise BuildError(f"Recipe {self.name}: {problem}.")
 
 
 def uniform_recipe(precision: Precision) -> Recipe:
     """Return the recipe that ``--precision`` names.
 
-    At int4 the talker's head stays int8, since it decides when speech ends, and so does the
-    projection, which all of the predictor depends on; both are read once a frame.
+    At int4 two parts that are read once a frame stay int8: the talker's head, which decides when
+    speech ends, and the projection, which all of the predictor depends on.
     """
     finer: Precision = "int8" if precision == "int4" else precision
     return Recipe(
@@ -85,11 +73,7 @@ def uniform_recipe(precision: Precision) -> Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read a recipe file; the file's name without the suffix is the recipe's name.
-
-    Raises:
-        BuildError: The file is unreadable, or a key is unknown, missing or has a wrong value.
-    """
+    """Read a recipe file, whose stem is the recipe's name; raise a BuildError if it is wrong."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

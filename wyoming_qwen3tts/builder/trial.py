@@ -1,5 +1,6 @@
 """Speech of fixed texts: verify compares it, and the int8 codec decoder is calibrated with it."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,12 +34,10 @@ _SEED: Final = 20_240
 
 @dataclass(frozen=True, eq=False)
 class EncodedClip:
-    """A synthetic reference clip as a Base model encodes it; None for the other models."""
+    """A synthetic clip as a Base model encodes it: (F, G) and (D,); None for other models."""
 
     codes: Int64Array | None
-    """(F, G)."""
     x_vector: Float32Array | None
-    """(D,)."""
 
 
 def encode_clip(model: SpeechModel) -> EncodedClip:
@@ -61,32 +60,21 @@ def trial_requests(
 ) -> list[SynthesisRequest]:
     """Return requests that give up to ``num_frames`` frames, in several languages and voices."""
     options = default_options(model.facts.generation, _SEED)
-    options = replace(
-        options.greedy() if greedy else options, max_frames=-(-num_frames // len(_TEXTS))
-    )
+    options = replace(options.greedy() if greedy else options, max_frames=num_frames // len(_TEXTS))
     voices: list[Voice] = [DesignedVoice(_DESCRIPTION)]
     if model.facts.model_type == "custom_voice":
         names = sorted(model.facts.speakers)
         voices = [PresetSpeaker(name) for name in (names[0], names[-1])]
     elif clip.x_vector is not None and clip.codes is not None:
-        voices = [
-            XVectorVoice(clip.x_vector),
-            IclVoice(clip.x_vector, _REFERENCE_TEXT, clip.codes),
-        ]
-    return [
-        SynthesisRequest(text, voices[index % len(voices)], options)
-        for index, text in enumerate(_TEXTS)
-    ]
+        voices = [XVectorVoice(clip.x_vector), IclVoice(clip.x_vector, _REFERENCE_TEXT, clip.codes)]
+    pairs = zip(_TEXTS, itertools.cycle(voices), strict=False)
+    return [SynthesisRequest(text, voice, options) for text, voice in pairs]
 
 
 def speak(
     model: SpeechModel, requests: Sequence[SynthesisRequest], num_lanes: int = 1
 ) -> list[Int64Array]:
-    """Return the frames (F, G) of each request.
-
-    Raises:
-        SynthesisError: The model gives numbers that are not finite.
-    """
+    """Return the frames (F, G) of each request; raise the SynthesisError of one that failed."""
     synthesizer = Synthesizer(model, max_lanes=num_lanes)
     utterances = [synthesizer.submit(request) for request in requests]
     while not synthesizer.is_idle:

@@ -70,7 +70,7 @@ class TracedGraph:
         return self._tensors.read(f"{self._prefix}{name}", shape)
 
     def has(self, name: str) -> bool:
-        return f"{self._prefix}{name}" in self._tensors
+        return f"{self._prefix}{name}" in self._tensors.shapes
 
     def store(self, name: str, array: AnyArray) -> Value:
         return self._writer.vector(name, array)
