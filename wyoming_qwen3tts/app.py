@@ -32,7 +32,6 @@ _LOGGER = logging.getLogger(__name__)
 _CLIENT_SHARE: Final = 0.75  # of the shutdown timeout; the rest is for threads and processes
 
 BackendFactory = Callable[[Config], AbstractAsyncContextManager[SpeechBackend]]
-"""Gives the speech backend of a server; its context ends with the server."""
 
 
 class _DeferredBackend:
@@ -76,8 +75,8 @@ async def run_server(
         ConfigError: A setting cannot be used, such as an address that is taken.
         BundleError: A model cannot be used.
     """
-    loop, main, stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
-    ready = asyncio.Event()
+    loop, main = asyncio.get_running_loop(), asyncio.current_task()
+    ready, stop = asyncio.Event(), asyncio.Event()
 
     def on_signal(number: int) -> None:
         name = signal.Signals(number).name

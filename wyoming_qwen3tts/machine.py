@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_MEMINFO: Final = Path("/proc/meminfo")
-_STATM: Final = Path("/proc/self/statm")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 # glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
 _MALLOPT: Final = {-3: 512 * 1024, -1: 1024 * 1024}
@@ -24,7 +22,7 @@ def free_disk_bytes(directory: Path) -> int:
 def resident_memory_bytes() -> int | None:
     """Return the resident memory of this process; None where the system does not tell."""
     try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
 
@@ -63,7 +61,7 @@ def available_memory_bytes() -> int | None:
     """
     known: list[int] = []
     with suppress(OSError, ValueError, KeyError):
-        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         known.append(int(fields["MemAvailable"].split()[0]) * 1024)
     with suppress(OSError, ValueError):
         limit = int((_CGROUP / "memory.max").read_text())  # "max" means unlimited

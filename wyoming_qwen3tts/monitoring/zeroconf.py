@@ -20,17 +20,12 @@ _LOGGER = logging.getLogger(__name__)
 _SERVICE_TYPE: Final = "_wyoming._tcp.local."
 _ANY_HOSTS: Final = {"0.0.0.0", "::"}  # noqa: S104 - not to bind but to recognise
 _MDNS_ADDRESS: Final = ("224.0.0.251", 5353)
-CHECK_INTERVAL_S: Final = 30.0
-"""Time between two attempts, and between two looks at this machine's address."""
+CHECK_INTERVAL_S: Final = 30.0  # between two attempts, and two looks at the own address
 
 
 @asynccontextmanager
 async def advertised(name: str, address: SplitResult, port: int) -> AsyncIterator[None]:
-    """Advertise the server in the background while the context lasts.
-
-    The name "auto" stands for one that stays the same on this machine: Home Assistant recognises
-    the server by it.
-    """
+    """Advertise the server in the background while the context lasts."""
     advertising = asyncio.create_task(_advertise(name, address, port))
     try:
         yield
@@ -40,9 +35,8 @@ async def advertised(name: str, address: SplitResult, port: int) -> AsyncIterato
 
 
 async def _advertise(name: str, address: SplitResult, port: int) -> None:
-    """Keep the server advertised, also after its address has changed."""
-    is_automatic = name == AUTOMATIC_NAME  # the hardware address does not change
-    instance = f"qwen3-tts-{uuid.getnode():012x}" if is_automatic else name
+    # Home Assistant recognises the server by its name, so the automatic one never changes.
+    instance = f"qwen3-tts-{uuid.getnode():012x}" if name == AUTOMATIC_NAME else name
     problem = ""
     while True:
         try:

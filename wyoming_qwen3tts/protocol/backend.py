@@ -13,10 +13,8 @@ class VoiceInfo:
 
     name: str
     description: str
-    languages: tuple[str, ...]
-    """Plain two-letter codes."""
-    speakers: tuple[str, ...] = ()
-    """Names of the styles that the voice offers."""
+    languages: tuple[str, ...]  # plain two-letter codes
+    speakers: tuple[str, ...] = ()  # names of the styles that the voice offers
     version: str | None = None
 
 
@@ -25,10 +23,8 @@ class SpeechRequest:
     """The voice that a client asks for; nothing of it is looked up yet."""
 
     voice: str | None = None
-    language: str | None = None
-    """Any spelling: "de", "de-DE", "German"."""
-    speaker: str | None = None
-    """A style name, or an instruction in free words."""
+    language: str | None = None  # any spelling: "de", "de-DE", "German"
+    speaker: str | None = None  # a style name, or an instruction in free words
 
 
 class SpeechBackend(Protocol):

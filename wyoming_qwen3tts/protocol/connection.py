@@ -31,12 +31,10 @@ from wyoming_qwen3tts.protocol.wire import READ_BYTES, ClientGoneError, EventWri
 _LOGGER = logging.getLogger(__name__)
 
 MAX_PENDING_REQUESTS: Final = 64
-MAX_ERRORS: Final = 50
-"""Wrong requests on one connection before it is closed."""
-IDLE_TIMEOUT_S: Final = 900.0
-"""Home Assistant keeps a stream open while a language model calls tools."""
+MAX_ERRORS: Final = 50  # wrong requests on one connection before it is closed
+IDLE_TIMEOUT_S: Final = 900.0  # Home Assistant keeps a stream open while a model calls tools
+# A client that stays silent after an error may ignore errors and would wait forever.
 CLOSE_AFTER_ERROR_S: Final = 2.0
-"""A client that stays silent after an error may ignore errors and would wait forever."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 

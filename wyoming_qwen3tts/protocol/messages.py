@@ -6,7 +6,7 @@ speaker where there is none, and raise anything from KeyError to AttributeError 
 
 import reprlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from wyoming.error import Error
 from wyoming.event import Event
@@ -16,11 +16,10 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import Qwen3TTSError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 
+# Home Assistant makes the entity's id and title from it: never change it.
 PROGRAM_NAME: Final = "qwen3-tts"
-"""Home Assistant makes the entity's id and title from it: never change it."""
 _ATTRIBUTION: Final = Attribution(name="Qwen", url="https://github.com/QwenLM/Qwen3-TTS")
-MAX_NAME_CHARS: Final = 2_000
-"""Limit of a voice name, a language and a speaker; a speaker may be an instruction."""
+MAX_NAME_CHARS: Final = 2_000  # a speaker may be an instruction
 _MAX_ERROR_CHARS: Final = 1_000
 
 
@@ -30,19 +29,19 @@ def read_request(event: Event) -> SpeechRequest:
     for key, kind in what.items():
         if not isinstance(value := event.data.get(key), dict | None):
             raise RequestError(f"{key} must be {kind}, not {reprlib.repr(value)}")
-    names: dict[str, str | None] = {"name": None, "language": None, "speaker": None}
-    for key in names:
-        value = (event.data.get("voice") or {}).get(key)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise RequestError(f"the {key} of a voice must be a text, not {reprlib.repr(value)}")
-        if len(value) > MAX_NAME_CHARS:
-            raise RequestError(
-                f"the {key} of a voice has {len(value)} characters; the limit is {MAX_NAME_CHARS}"
-            )
-        names[key] = without_surrogates(value)
-    return SpeechRequest(names["name"], names["language"], names["speaker"])
+    voice = event.data.get("voice") or {}
+    return SpeechRequest(*(_read_name(voice, key) for key in ("name", "language", "speaker")))
+
+
+def _read_name(voice: dict[str, Any], key: str) -> str | None:
+    if (value := voice.get(key)) is None:
+        return None
+    if not isinstance(value, str):
+        raise RequestError(f"the {key} of a voice must be a text, not {reprlib.repr(value)}")
+    if len(value) > MAX_NAME_CHARS:
+        length = f"{len(value)} characters; the limit is {MAX_NAME_CHARS}"
+        raise RequestError(f"the {key} of a voice has {length}")
+    return without_surrogates(value)
 
 
 def read_text(event: Event) -> str:

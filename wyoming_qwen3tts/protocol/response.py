@@ -33,8 +33,7 @@ from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter
 
 MAX_BLOCK_SAMPLES: Final = 4_800
 """Samples per event: 0.2 s at 24 kHz, so that a player can start after a part of a chunk."""
-AUDIO_TIMEOUT_S: Final = 600.0
-"""Time to the next audio after the text is complete, before the request fails."""
+AUDIO_TIMEOUT_S: Final = 600.0  # to the next audio after the text is complete
 
 
 class IncomingText:

@@ -24,8 +24,8 @@ from wyoming_qwen3tts.protocol.wire import MAX_HEADER_BYTES, encode_event
 _LOGGER = logging.getLogger(__name__)
 
 ERROR_FLUSH_TIMEOUT_S: Final = 1.0
+# A small kernel buffer shows soon that a client does not read; the default may be megabytes.
 _SEND_BUFFER_BYTES: Final = 131_072
-"""A small kernel buffer shows soon that a client does not read; the default may be megabytes."""
 _MAX_LOGGED_ADDRESSES: Final = 256
 
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
@@ -75,8 +75,7 @@ class ListenerStatus:
     num_connected: int = 0
     num_accepted: int = 0
     num_beyond_limit: int = 0
-    num_denied: int = 0
-    """Rejected because of their network."""
+    num_denied: int = 0  # because of their network
 
 
 class Listener:
@@ -90,10 +89,7 @@ class Listener:
         networks: Networks = (),
         on_input_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to listen; raises ConfigError.
-
-        ``on_input_end`` is called after the client on stdio:// was served.
-        """
+        """Prepare to listen; ``on_input_end`` is called after stdio:// was served."""
         self.status = ListenerStatus()
         self._uri = uri
         self._address = parse_uri(uri)

@@ -16,14 +16,10 @@ from wyoming.event import Event, write_event
 
 from wyoming_qwen3tts.errors import ProtocolError, RequestError
 
-MAX_HEADER_BYTES: Final = 65_536
-"""As in the wyoming package. It is also the limit of the stream that events are read from."""
-MAX_PART_BYTES: Final = 1_048_576
-"""Limit of the data after the header, and of the payload."""
-EVENT_TIMEOUT_S: Final = 10.0
-"""Time for the rest of an event after its first byte."""
-WRITE_TIMEOUT_S: Final = 30.0
-"""Time for which a client may leave its events unread."""
+MAX_HEADER_BYTES: Final = 65_536  # as in the wyoming package; also the limit of the stream
+MAX_PART_BYTES: Final = 1_048_576  # of the data after the header, and of the payload
+EVENT_TIMEOUT_S: Final = 10.0  # for the rest of an event after its first byte
+WRITE_TIMEOUT_S: Final = 30.0  # for which a client may leave its events unread
 READ_BYTES: Final = 65_536
 
 
@@ -32,9 +28,7 @@ class ClientGoneError(ConnectionError):
 
 
 async def read_event(stream: asyncio.StreamReader) -> Event | None:
-    """Return the next event without its payload, None at the end of input.
-
-    The wait for the first byte has no limit.
+    """Wait for the next event; returns it without its payload, None at the end of input.
 
     Raises:
         ProtocolError: The bytes are not an event, or it is too long or too slow. The stream cannot
@@ -122,12 +116,7 @@ class EventWriter:
         self._has_ended = False
 
     async def write(self, event: Event) -> None:
-        """Send an event; waits while the client is slow.
-
-        Raises:
-            ClientGoneError: The client has gone, has not read for too long, or :meth:`end` was
-                called.
-        """
+        """Send an event; waits while the client is slow; raises ClientGoneError."""
         if self._has_ended or self._stream.is_closing():
             raise ClientGoneError("the connection is closed")
         # In one piece, not by writelines as the wyoming package does: on a lost connection Python
