@@ -92,10 +92,10 @@ def test_command_whose_package_is_missing_says_what_to_install(monkeypatch, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sya", "hello"], "unknown command 'sya'; did you mean say?"),
+        (["sya", "hello"], "unknown command 'sya' (did you mean say?)"),
         (["dance"], "unknown command 'dance'; there are build, health, models, say"),
         (["--debug", "say", "hello"], "the command comes first: wyoming-qwen3tts say"),
-        (["--voise", "ryan"], "unknown flag --voise; did you mean --voice?"),
+        (["--voise", "ryan"], "unknown flag --voise (did you mean --voice?)"),
         (["--voi", "ryan"], "unknown flag --voi"),
         (["--uri"], "expected one argument"),
     ],

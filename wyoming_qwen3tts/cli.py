@@ -1,7 +1,6 @@
 """The command line: serves, or hands over to a subcommand."""
 
 import argparse
-import difflib
 import importlib
 import logging
 import os
@@ -12,6 +11,7 @@ from typing import Any, Final
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.config import Config, add_flags, flag_names, load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
+from wyoming_qwen3tts.settings import suggestion
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -129,11 +129,9 @@ def _explain(unknown: str) -> str:
     if unknown in COMMANDS:
         return f"the command comes first: {PROGRAM} {unknown} ..."
     if unknown.startswith("-"):
-        near = difflib.get_close_matches(unknown.split("=")[0], flag_names(), n=1)
-        return f"unknown flag {unknown}" + (f"; did you mean {near[0]}?" if near else "")
-    near = difflib.get_close_matches(unknown, COMMANDS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
-    return f"unknown command {unknown!r}; {hint}"
+        return f"unknown flag {unknown}" + suggestion(unknown.split("=")[0], flag_names())
+    hint = suggestion(unknown, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+    return f"unknown command {unknown!r}{hint}"
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -18,8 +18,7 @@ from typing import BinaryIO, Final
 _BUILDING: Final = ".building-"
 _REPLACED: Final = ".replaced-"
 _REMOVED: Final = ".removed-"
-# The last one was written by older versions.
-_MARKS: Final = (_BUILDING, _REPLACED, _REMOVED, ".installing")
+_MARKS: Final = (_BUILDING, _REPLACED, _REMOVED, ".installing")  # the last: of older versions
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack
-from types import TracebackType
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from wyoming_qwen3tts.audio import AudioChunk
@@ -109,10 +109,8 @@ class TTS:
         """Speak as :meth:`stream` does, in an event loop of the caller's."""
         arrived: asyncio.Queue[str | None] = asyncio.Queue()
 
-        def put(piece: str | None) -> None:
-            self._loop.call_soon_threadsafe(arrived.put_nowait, piece)
-
         async def pump() -> None:
+            put = partial(self._loop.call_soon_threadsafe, arrived.put_nowait)
             try:
                 if isinstance(text, str):
                     put(text)
@@ -143,12 +141,7 @@ class TTS:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:

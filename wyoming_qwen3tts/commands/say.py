@@ -7,7 +7,7 @@ import time
 import wave
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,52 +32,19 @@ _SETTINGS = (
 )
 
 
-@dataclass
-class Measurement:
-    """What was spoken, and how fast."""
-
-    voice: str | None
-    language: str | None
-    style: str | None
-    seed: int | None
-    output: str
-    sample_rate_hz: int | None = None
-    audio_s: float = 0.0
-    first_audio_s: float | None = None
-    synthesis_s: float = 0.0
-    rtf: float | None = None
-
-    def summary(self) -> str:
-        """Return the values as a sentence."""
-        if self.first_audio_s is None or self.rtf is None:
-            return f"{self.output}: no audio"
-        return (
-            f"{self.output}: {self.audio_s:.2f} s of audio, first audio after "
-            f"{self.first_audio_s:.3f} s, real-time factor {self.rtf:.3f}"
-        )
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``say``."""
     parser.add_argument("text", metavar="TEXT", help="what to say; - reads standard input")
     add_flags(parser, *_SETTINGS)
     parser.add_argument("--language", metavar="L", help="de, de-DE, German ...; default: auto")
-    parser.add_argument(
-        "--instruct",
-        metavar="TEXT",
-        help="a style, or how to speak; for VoiceDesign models: what the voice is like",
-    )
-    parser.add_argument(
-        "--reference", type=Path, metavar="F", help="clip of a voice to clone (Base models)"
-    )
-    parser.add_argument(
-        "--reference-text",
-        metavar="TEXT",
-        help="what the clip says; without it only the timbre is cloned",
-    )
-    parser.add_argument(
-        "--greedy", action="store_true", help="always take the likeliest code (temperature 0)"
-    )
+    help_line = "a style, or how to speak; for VoiceDesign models: what the voice is like"
+    parser.add_argument("--instruct", metavar="TEXT", help=help_line)
+    help_line = "clip of a voice to clone (Base models)"
+    parser.add_argument("--reference", type=Path, metavar="F", help=help_line)
+    help_line = "what the clip says; without it only the timbre is cloned"
+    parser.add_argument("--reference-text", metavar="TEXT", help=help_line)
+    help_line = "always take the likeliest code (temperature 0)"
+    parser.add_argument("--greedy", action="store_true", help=help_line)
     parser.add_argument(
         "--output",
         default=_DEFAULT_OUTPUT,
@@ -107,7 +74,15 @@ def run(args: argparse.Namespace, config: Config) -> int:
         elif args.reference_text is not None:
             raise RequestError("--reference-text needs --reference, the clip that says it.")
         tts = stack.enter_context(TTS(config=config))
-        measured = Measurement(config.voice, args.language, args.instruct, config.seed, args.output)
+        measured: dict[str, Any] = {
+            "voice": config.voice,
+            "language": args.language,
+            "style": args.instruct,
+            "seed": config.seed,
+            "output": args.output,
+            **dict.fromkeys(("sample_rate_hz", "first_audio_s", "rtf")),
+            **dict.fromkeys(("audio_s", "synthesis_s"), 0.0),
+        }
         stream = tts.stream(text, language=args.language, style=args.instruct)
         chunks = stack.enter_context(closing(stream))
         bar = stack.enter_context(
@@ -116,7 +91,7 @@ def run(args: argparse.Namespace, config: Config) -> int:
         _write(_measured(chunks, measured, bar), args.output)
     # Measurements must not end up inside raw audio.
     out = sys.stderr if args.output == "-" else sys.stdout
-    print(json.dumps(vars(measured)) if args.json else measured.summary(), file=out)
+    print(json.dumps(measured) if args.json else _summary(measured), file=out)
     return 0
 
 
@@ -130,18 +105,27 @@ def _with_reference(config: Config, folder: Path, args: argparse.Namespace) -> C
 
 
 def _measured(
-    chunks: Iterable[AudioChunk], measured: Measurement, bar: "tqdm[Any]"
+    chunks: Iterable[AudioChunk], measured: dict[str, Any], bar: "tqdm[Any]"
 ) -> Iterator[AudioChunk]:
     started_s = time.perf_counter()
     for chunk in chunks:
-        measured.synthesis_s = time.perf_counter() - started_s
-        if measured.first_audio_s is None:
-            measured.first_audio_s = measured.synthesis_s
-        measured.sample_rate_hz = chunk.sample_rate_hz
-        measured.audio_s += chunk.duration_s
-        measured.rtf = measured.synthesis_s / measured.audio_s
+        seconds = measured["synthesis_s"] = time.perf_counter() - started_s
+        if measured["first_audio_s"] is None:
+            measured["first_audio_s"] = seconds
+        measured["sample_rate_hz"] = chunk.sample_rate_hz
+        measured["audio_s"] += chunk.duration_s
+        measured["rtf"] = seconds / measured["audio_s"]
         bar.update(chunk.duration_s)
         yield chunk
+
+
+def _summary(measured: dict[str, Any]) -> str:
+    if measured["rtf"] is None:
+        return f"{measured['output']}: no audio"
+    return (
+        "{output}: {audio_s:.2f} s of audio, first audio after {first_audio_s:.3f} s, "
+        "real-time factor {rtf:.3f}"
+    ).format_map(measured)
 
 
 def _write(chunks: Iterator[AudioChunk], output: str) -> None:
