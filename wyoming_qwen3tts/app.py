@@ -69,11 +69,8 @@ async def run_server(
 ) -> None:
     """Serve until SIGTERM, SIGINT or the end of input on stdio://.
 
-    ``on_stop`` is called at the first signal; a second one ends the process.
-
-    Raises:
-        ConfigError: A setting cannot be used, such as an address that is taken.
-        BundleError: A model cannot be used.
+    ``on_stop`` is called at the first signal; a second one ends the process. Raises ConfigError
+    where a setting cannot be used, and BundleError where a model cannot.
     """
     loop, main = asyncio.get_running_loop(), asyncio.current_task()
     ready, stop = asyncio.Event(), asyncio.Event()
@@ -146,8 +143,7 @@ def _load_engine(config: Config) -> Callable[..., AbstractAsyncContextManager[Sp
 
 def _exit_after(timeout_s: float) -> None:
     """End the process after a time, whatever hangs: a thread, a child or the event loop."""
-    message = f"Shutdown took longer than {timeout_s:g} s; exiting"
-    timer = threading.Timer(timeout_s, _exit, [0, message])
+    timer = threading.Timer(timeout_s, _exit, [0, f"Shutdown took longer than {timeout_s:g} s"])
     timer.daemon = True
     timer.start()
 

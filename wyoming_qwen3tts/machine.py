@@ -40,10 +40,7 @@ def configure_malloc() -> None:
 
 
 def return_free_memory() -> None:
-    """Collect garbage and return free memory to the system.
-
-    glibc kept 490 to 780 of the 1,470 MB of a closed 0.6B model (int8).
-    """
+    """Collect garbage and return free memory: glibc kept a third or half of a closed model."""
     gc.collect()
     trim_free_memory()
 

@@ -286,8 +286,7 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_pipe:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(seconds, self._on_timer, seconds)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer, seconds)
 
     def _on_timer(self, seconds: float) -> None:
         is_idle = seconds == IDLE_TIMEOUT_S

@@ -53,10 +53,7 @@ def read_text(event: Event) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    r"""Return text that can be encoded: pairs of surrogates joined, lone ones replaced.
-
-    JSON may carry lone surrogates (``"\ud800"``); neither a tokenizer nor UTF-8 accepts them.
-    """
+    """Return text that UTF-8 and tokenizers accept; JSON may carry lone surrogates."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

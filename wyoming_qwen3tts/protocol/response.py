@@ -37,10 +37,7 @@ AUDIO_TIMEOUT_S: Final = 600.0  # to the next audio after the text is complete
 
 
 class IncomingText:
-    """The text of one request while it arrives: an asynchronous iterator over its pieces.
-
-    Text that has arrived since the last read comes as one piece.
-    """
+    """The text of one request while it arrives, as an iterator over what came since the last."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars

@@ -50,17 +50,13 @@ def parse_networks(texts: Sequence[str]) -> Networks:
     try:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts]
     except ValueError as error:
-        raise ConfigError(
-            f"allowed_networks: {error}; write an address or a network such as 192.168.1.0/24"
-        ) from error
+        advice = "write an address or a network such as 192.168.1.0/24"
+        raise ConfigError(f"allowed_networks: {error}; {advice}") from error
 
 
 def is_allowed(peer: Any, networks: Networks) -> bool:
-    """Return whether a client is in one of the networks, on this machine, or there are none.
-
-    ``peer`` is the address as the socket gives it; local sockets have none and are allowed.
-    """
-    if not networks or not isinstance(peer, tuple):
+    """Return whether a client is in one of the networks, on this machine, or there are none."""
+    if not networks or not isinstance(peer, tuple):  # a local socket has no address
         return True
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
@@ -106,26 +102,23 @@ class Listener:
     async def __aenter__(self) -> Self:
         """Begin to listen; raises ConfigError."""
         options: dict[str, Any] = {"limit": MAX_HEADER_BYTES, "backlog": 128}
-        address = self._address
+        accept, address = self._accept, self._address
         try:
             if address.scheme == "tcp":
                 self._server = await asyncio.start_server(
-                    self._accept, address.hostname, address.port, **options
+                    accept, address.hostname, address.port, **options
                 )
             elif address.scheme == "unix":
                 _check_unused(address.path)
-                self._server = await asyncio.start_unix_server(
-                    self._accept, address.path, **options
-                )
+                self._server = await asyncio.start_unix_server(accept, address.path, **options)
                 self._inode = Path(address.path).stat().st_ino  # noqa: ASYNC240 - one file
             else:
                 reader, writer = await _open_stdio()
                 task = self._serve(Connection(reader, writer, self._options, "stdio", is_pipe=True))
                 task.add_done_callback(lambda _task: self._on_input_end())
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"cannot listen on {self._uri}: {error}; choose another address with --uri"
-            ) from error
+            advice = "choose another address with --uri"
+            raise ConfigError(f"cannot listen on {self._uri}: {error}; {advice}") from error
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
