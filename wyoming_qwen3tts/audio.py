@@ -25,14 +25,8 @@ class AudioChunk:
 
     def pcm16(self) -> bytes:
         """Return little-endian 16-bit PCM; samples beyond full scale are clipped, never wrapped."""
-        return to_pcm16(self.samples)
-
-
-def to_pcm16(samples: Float32Array) -> bytes:
-    """Convert samples (S,) to little-endian 16-bit PCM with one constant gain."""
-    scaled = np.rint(np.clip(samples, -1.0, 1.0) * 32767.0)
-    pcm: bytes = scaled.astype("<i2").tobytes()
-    return pcm
+        scaled = np.rint(np.clip(self.samples, -1.0, 1.0) * 32767.0)
+        return scaled.astype("<i2").tobytes()
 
 
 def silence(duration_s: float, sample_rate_hz: int) -> AudioChunk:

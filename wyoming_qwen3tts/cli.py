@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from wyoming_qwen3tts import __version__
@@ -110,7 +111,9 @@ def make_parser() -> argparse.ArgumentParser:
         usage=f"{PROGRAM} [FLAG ...]\n       {PROGRAM} {{{','.join(COMMANDS)}}} ...",
         description="Wyoming text-to-speech server for the Qwen3-TTS models.",
         epilog=f"commands (each has its own --help):\n{commands}",
-        formatter_class=_HelpFormatter,
+        formatter_class=partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=34, width=100
+        ),
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -132,10 +135,3 @@ def _explain(unknown: str) -> str:
         return f"unknown flag {unknown}" + suggestion(unknown.split("=")[0], flag_names())
     hint = suggestion(unknown, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
     return f"unknown command {unknown!r}{hint}"
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the list of commands as it is, and leaves room for long flags."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=100)

@@ -96,20 +96,15 @@ class SynthesisError(Qwen3TTSError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out."""
-    if isinstance(error, MemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    text = str(error).lower()
-    return any(words in text for words in _OUT_OF_MEMORY)
+    if isinstance(error, MemoryError | OSError):
+        return isinstance(error, MemoryError) or error.errno == errno.ENOMEM
+    return any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def synthesis_error(cause: BaseException, what_failed: str) -> Qwen3TTSError:
     """Return the error that a request gets for a failure of any kind; ours stay as they are.
 
-    Args:
-        cause: What was raised.
-        what_failed: The beginning of a sentence about it, such as "The model failed".
+    ``what_failed`` begins the message, such as "The model failed".
     """
     if isinstance(cause, Qwen3TTSError):
         return cause

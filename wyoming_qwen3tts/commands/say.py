@@ -23,7 +23,6 @@ from wyoming_qwen3tts.tts import TTS
 from wyoming_qwen3tts.voices.editing import add_voice
 from wyoming_qwen3tts.voices.library import LIBRARY_NAME
 
-_DEFAULT_OUTPUT = "speech.wav"
 _REFERENCE_NAME = "reference"
 _SETTINGS = (
     *("models", "data_dirs", "voice", "precision", "threads", "styles", "disabled_text_rules"),
@@ -45,12 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference-text", metavar="TEXT", help=help_line)
     help_line = "always take the likeliest code (temperature 0)"
     parser.add_argument("--greedy", action="store_true", help=help_line)
-    parser.add_argument(
-        "--output",
-        default=_DEFAULT_OUTPUT,
-        metavar="F.wav|-",
-        help="WAV file, or - for raw 16-bit PCM on standard output (default: %(default)s)",
-    )
+    help_line = "WAV file, or - for raw 16-bit PCM on standard output (default: %(default)s)"
+    parser.add_argument("--output", default="speech.wav", metavar="F.wav|-", help=help_line)
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
 
@@ -85,9 +80,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
         }
         stream = tts.stream(text, language=args.language, style=args.instruct)
         chunks = stack.enter_context(closing(stream))
-        bar = stack.enter_context(
-            tqdm(unit="s", unit_scale=True, desc="audio", disable=None, leave=False)
-        )
+        bar = tqdm(unit="s", unit_scale=True, desc="audio", disable=None, leave=False)
+        stack.enter_context(bar)
         _write(_measured(chunks, measured, bar), args.output)
     # Measurements must not end up inside raw audio.
     out = sys.stderr if args.output == "-" else sys.stdout

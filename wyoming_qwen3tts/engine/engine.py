@@ -95,12 +95,7 @@ async def _warm_up_models(engine: SpeechEngine) -> None:
 
 
 async def warm_up(engine: SpeechEngine, bundle: InstalledBundle | None = None) -> None:
-    """Speak a sentence with a model, so that the first request finds it open.
-
-    Args:
-        engine: The engine.
-        bundle: The model; None for that of the default voice.
-    """
+    """Speak a sentence with a model, or with the default voice; so the first request is quick."""
     started_s = time.perf_counter()
     try:
         if bundle is None:

@@ -85,8 +85,7 @@ class ModelPool:
             memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
                 is larger than the limit is opened alone.
             open_model: Opens a bundle; tests give their own.
-            bundles: The server's models. The pool updates the list when it opens a directory
-                that holds another bundle than before.
+            bundles: The server's models; updated when a directory holds another bundle than before.
         """
         decoders = SharedDecoders()
         self._open_model = open_model or (

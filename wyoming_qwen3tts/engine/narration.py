@@ -427,13 +427,8 @@ async def _joined(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
         yield piece
 
 
-async def _arrived(
-    pieces: AsyncIterator[str],
-) -> tuple[str, "asyncio.Future[str | None]"]:
-    """Return the text that is here already, and the next piece to wait for.
-
-    The future is done when the text has ended.
-    """
+async def _arrived(pieces: AsyncIterator[str]) -> tuple[str, "asyncio.Future[str | None]"]:
+    """Return the text that is here, and the next piece; that is done if the text has ended."""
     text = ""
     while True:
         arriving: asyncio.Future[str | None] = asyncio.ensure_future(anext(pieces, None))
