@@ -26,7 +26,8 @@ class AudioChunk:
     def pcm16(self) -> bytes:
         """Return little-endian 16-bit PCM; samples beyond full scale are clipped, never wrapped."""
         scaled = np.rint(np.clip(self.samples, -1.0, 1.0) * 32767.0)
-        return scaled.astype("<i2").tobytes()
+        pcm: bytes = scaled.astype("<i2").tobytes()
+        return pcm
 
 
 def silence(duration_s: float, sample_rate_hz: int) -> AudioChunk:

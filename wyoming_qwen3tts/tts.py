@@ -12,7 +12,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, Self, TypeVar
 
 from wyoming_qwen3tts.audio import AudioChunk
@@ -110,7 +109,9 @@ class TTS:
         arrived: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def pump() -> None:
-            put = partial(self._loop.call_soon_threadsafe, arrived.put_nowait)
+            def put(piece: str | None) -> None:
+                self._loop.call_soon_threadsafe(arrived.put_nowait, piece)
+
             try:
                 if isinstance(text, str):
                     put(text)
