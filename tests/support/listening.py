@@ -177,7 +177,8 @@ async def running_server(arguments: Sequence[str]) -> AsyncIterator[int]:
         async with asyncio.timeout(_TIMEOUT_S):
             while True:
                 with suppress(OSError):
-                    await asyncio.open_connection("127.0.0.1", port)
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.close()
                     break
                 await asyncio.sleep(0.1)
         yield port
