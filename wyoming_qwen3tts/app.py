@@ -5,11 +5,10 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
-    aclosing,
     asynccontextmanager,
     suppress,
 )
@@ -17,13 +16,12 @@ from functools import partial
 from typing import Final
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.audio import AudioChunk
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.machine import configure_malloc
 from wyoming_qwen3tts.monitoring.health import HealthMonitor
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.monitoring.zeroconf import advertised
-from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest, VoiceInfo
+from wyoming_qwen3tts.protocol.backend import SpeechBackend
 from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener, parse_networks, parse_uri
 
@@ -32,24 +30,6 @@ _LOGGER = logging.getLogger(__name__)
 _CLIENT_SHARE: Final = 0.75  # of the shutdown timeout; the rest is for threads and processes
 
 BackendFactory = Callable[[Config], AbstractAsyncContextManager[SpeechBackend]]
-
-
-class _DeferredBackend:
-    """Stands in for a backend that is still loading: requests wait for it."""
-
-    def __init__(self) -> None:
-        self.loaded: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
-
-    async def voices(self) -> Sequence[VoiceInfo]:
-        return await (await asyncio.shield(self.loaded)).voices()
-
-    async def stream(
-        self, request: SpeechRequest, text: AsyncIterator[str]
-    ) -> AsyncGenerator[AudioChunk, None]:
-        backend = await asyncio.shield(self.loaded)
-        async with aclosing(backend.stream(request, text)) as chunks:
-            async for chunk in chunks:
-                yield chunk
 
 
 def serve(config: Config, create_backend: BackendFactory | None = None) -> None:
@@ -87,7 +67,7 @@ async def run_server(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    backend = _DeferredBackend()
+    backend: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
     networks = parse_networks(config.allowed_networks)
     monitor = HealthMonitor(lambda: listener.status)
     metrics.watch(monitor)
@@ -106,7 +86,7 @@ async def run_server(
                 pages = serve_pages(config.http, metrics, monitor, networks)
                 await stack.enter_async_context(pages)
             loaded = await stack.enter_async_context(create_backend(config))
-            backend.loaded.set_result(loaded)
+            backend.set_result(loaded)
             monitor.backend = loaded
             async with AsyncExitStack() as discovery:
                 if config.zeroconf is not None:

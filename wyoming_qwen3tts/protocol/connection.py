@@ -42,11 +42,16 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 class ConnectionOptions:
     """What all connections of a server share."""
 
-    backend: SpeechBackend
+    backend: "SpeechBackend | asyncio.Future[SpeechBackend]"  # requests wait while it loads
     max_text_chars: int = 120_000  # of one request, streamed or not
     supports_streaming: bool = True  # what info says; streamed text is spoken in any case
     on_error: Callable[[Exception], None] = lambda _error: None  # for errors that clients are sent
     health: Callable[[], Mapping[str, Any]] = dict  # answers the health event
+
+    async def loaded_backend(self) -> SpeechBackend:
+        """Return the backend as soon as it is loaded."""
+        backend = self.backend
+        return await asyncio.shield(backend) if isinstance(backend, asyncio.Future) else backend
 
 
 class Connection:
@@ -149,7 +154,7 @@ class Connection:
         options = self._options
         match event.type:
             case "describe":
-                voices = await options.backend.voices()
+                voices = await (await options.loaded_backend()).voices()
                 info = make_info(voices, supports_streaming=options.supports_streaming)
                 await self._events.write(info)
             case "ping":
@@ -229,7 +234,7 @@ class Connection:
         self._restart_timer(IDLE_TIMEOUT_S)
         await self._send_withheld_audio_stop()
         try:
-            failure = await response.speak(self._options.backend)
+            failure = await response.speak(await self._options.loaded_backend())
         finally:
             self._responses.popleft()
             if response is self._stream:
