@@ -14,8 +14,7 @@ NUM_CHANNELS = 1
 class AudioChunk:
     """A piece of mono audio."""
 
-    samples: Float32Array
-    """(S,), in [-1, 1]."""
+    samples: Float32Array  # (S,), in [-1, 1]
     sample_rate_hz: int
 
     @property

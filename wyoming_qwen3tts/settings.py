@@ -50,18 +50,15 @@ class Setting:
 
     name: str
     kind: type
-    optional: bool
-    """None is a value."""
+    optional: bool  # None is a value
     default: Any
     choices: tuple[str, ...]
-    doc: str
-    """Sentences for users, with the unit."""
+    doc: str  # sentences for users, with the unit
     minimum: float | None = None
     maximum: float | None = None
     when_true: str | None = None
     """A text setting that can also be true (this value) or false (None)."""
-    item: str | None = None
-    """Name of one entry of a list or mapping; also a spelling of its flag."""
+    item: str | None = None  # name of one entry of a list or mapping; also a spelling of its flag
     commas: bool = False
     """Entries of the list cannot hold commas, so commas separate them in a text."""
     old_values: Mapping[str, str] = field(default_factory=dict)
@@ -168,14 +165,10 @@ def list_settings(kind: type) -> dict[str, Setting]:
 def read_mapping(
     kind: type, values: Any, source: str, old_names: Mapping[str, str | None] | None = None
 ) -> dict[str, Any]:
-    """Return the checked values of a YAML file.
+    """Return the checked values of a YAML file called ``source`` with settings of ``kind``.
 
-    Args:
-        kind: The dataclass that declares the settings.
-        values: The file's values; None counts as empty.
-        source: Name of the file, for messages.
-        old_names: Former name -> name now, or None for a setting that is gone. A dot separates the
-            key of a former section from the key in it.
+    ``old_names``: former name -> name now, or None for a setting that is gone. A dot separates the
+    key of a former section from the key in it.
 
     Raises:
         ConfigError: Keys are unknown, or a value is of the wrong kind or out of range.

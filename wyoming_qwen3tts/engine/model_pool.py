@@ -29,14 +29,12 @@ class PooledModel:
     synthesizer: Synthesizer | None = None
     opening: "asyncio.Task[Synthesizer] | None" = None
     """While the model is being opened, for every request that waits for it."""
-    load_s: float = 0.0
-    """Seconds that opening took, the last time."""
+    load_s: float = 0.0  # seconds that opening took, the last time
     memory_bytes: int | None = None
     """Resident memory that opening took, about; None where the system does not report it."""
     num_users: int = 0
     last_used_s: float = 0.0
-    error: str | None = None
-    """Why the model cannot speak; None after a success."""
+    error: str | None = None  # why the model cannot speak; None after a success
     speed: SpeedEstimate = field(default_factory=SpeedEstimate)
 
     @property

@@ -75,16 +75,13 @@ class SpeechPlan:
 
     voice_name: str
     voice: Voice
-    options: SynthesisOptions
-    """All but the language and the seed of each sentence."""
+    options: SynthesisOptions  # all but the language and the seed of each sentence
     language: str | None
     """Plain code that the request or the voice names; None leaves it to the text."""
-    candidates: tuple[str, ...]
-    """Plain codes that the text may be in, if ``language`` is None."""
+    candidates: tuple[str, ...]  # plain codes that the text may be in, if ``language`` is None
     usual_language: str | None
     """Plain code for text whose language cannot be detected; None lets the model decide."""
-    rules: frozenset[Rule]
-    """Text rules to apply."""
+    rules: frozenset[Rule]  # text rules to apply
 
 
 @dataclass(eq=False)

@@ -20,19 +20,15 @@ class RequestReport:
 
     voice: str = "none"
     language: str | None = None
-    voice_kind: str = "none"
-    """preset, x-vector, icl or designed."""
-    first_audio_s: float | None = None
-    """Seconds from the text that completed the first sentence."""
+    voice_kind: str = "none"  # preset, x-vector, icl or designed
+    first_audio_s: float | None = None  # seconds from the text that completed the first sentence
     audio_s: float = 0.0
-    busy_s: float = 0.0
-    """Time in which at least one utterance was spoken."""
+    busy_s: float = 0.0  # time in which at least one utterance was spoken
     num_utterances: int = 0
     num_characters: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     is_cancelled: bool = False
-    error: str | None = None
-    """Code of the error that ended the request."""
+    error: str | None = None  # code of the error that ended the request
     _text_s: float = field(default_factory=time.perf_counter)
     _busy_until_s: float = 0.0
 
