@@ -98,3 +98,12 @@ class PredictorGraph:
         }
         codes, scores = self.session.run(["codes", "group_logits"], feeds)
         return codes, scores
+
+
+def dequantize(weight, bits):
+    """Return the (N, K) weight that a graph multiplies with in place of a quantised one."""
+    levels = weight.packed
+    if bits == 4:
+        levels = np.stack([levels & 0xF, levels >> 4], axis=-1)
+    steps = levels.reshape(*weight.scales.shape, -1).astype(np.float32) - (1 << (bits - 1))
+    return np.asarray((steps * weight.scales[..., None]).reshape(len(steps), -1), np.float32)

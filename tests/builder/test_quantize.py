@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builder.graph_runner import dequantize
 from wyoming_qwen3tts.builder.graphs.quantize import (
     MAX_SNR_DB,
     block_size_for,
-    dequantize,
     quantize,
     snr_db,
 )

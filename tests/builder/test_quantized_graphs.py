@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.builder.graph_runner import Draws, PredictorGraph, TalkerGraph
+from tests.builder.graph_runner import Draws, PredictorGraph, TalkerGraph, dequantize
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint, TensorFile
 from wyoming_qwen3tts.builder.graphs.code_predictor import build_code_predictor
 from wyoming_qwen3tts.builder.graphs.lm import build_talker
-from wyoming_qwen3tts.builder.graphs.quantize import block_size_for, dequantize, quantize
+from wyoming_qwen3tts.builder.graphs.quantize import block_size_for, quantize
 from wyoming_qwen3tts.builder.recipe import uniform_recipe
 
 EXACT = 0

@@ -25,12 +25,7 @@ _CHUNK_ROWS = 4096
 def build_tables(
     main: TensorFile, config: TalkerConfig, dtype: type[np.floating], directory: Path
 ) -> None:
-    """Write the three tables as ``dtype`` into ``directory``.
-
-    Raises:
-        CheckpointError: A tensor is missing or has another shape.
-        BuildError: A value does not fit into ``dtype``.
-    """
+    """Write the three tables as ``dtype`` into ``directory``."""
     width, num_tables = config.transformer.hidden_size, config.num_code_groups - 1
     codec_shape, group_shape = (config.vocab_size, width), (config.codebook_size, width)
     codec = main.read("talker.model.codec_embedding.weight", codec_shape)

@@ -4,7 +4,7 @@ A graph is written operator by operator, and reads like the formula that it comp
 an external data file at once, so a build needs little more memory than its largest tensor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,10 @@ Operand = Union["Value", AnyArray, "np.generic[Any]", float, Sequence[float], Se
 values keep their type. A list of values stands for several inputs."""
 
 
+def _infix(operator: str) -> Callable[["Value", Operand], "Value"]:
+    return lambda left, right: left.graph.op(operator, left, right)
+
+
 @dataclass(frozen=True)
 class Value:
     """A named tensor of a graph."""
@@ -50,20 +54,11 @@ class Value:
     name: str
     graph: "GraphBuilder" = field(repr=False, compare=False)
 
-    def __add__(self, other: Operand) -> "Value":
-        return self.graph.op("Add", self, other)
-
-    def __sub__(self, other: Operand) -> "Value":
-        return self.graph.op("Sub", self, other)
-
-    def __mul__(self, other: Operand) -> "Value":
-        return self.graph.op("Mul", self, other)
-
-    def __truediv__(self, other: Operand) -> "Value":
-        return self.graph.op("Div", self, other)
-
-    def __matmul__(self, other: Operand) -> "Value":
-        return self.graph.op("MatMul", self, other)
+    __add__ = _infix("Add")
+    __sub__ = _infix("Sub")
+    __mul__ = _infix("Mul")
+    __truediv__ = _infix("Div")
+    __matmul__ = _infix("MatMul")
 
 
 class GraphBuilder:
@@ -77,11 +72,9 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str, directory: Path) -> None:
-        """Open the data file of component ``name`` in ``directory``."""
         self.name = name
         self.path = directory / f"{name}.onnx"
         self.metadata: dict[str, str] = {}
-        """Metadata of the model file."""
         self._data_path = directory / f"{name}.onnx.data"
         self._data: BinaryIO = self._data_path.open("wb")
         self._nodes: list[onnx.NodeProto] = []
@@ -95,11 +88,9 @@ class GraphBuilder:
         self._scopes: list[str] = []
 
     def __enter__(self) -> Self:
-        """Return the builder itself."""
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_details: object) -> None:
-        """Write the graph file, unless the block failed."""
         num_bytes = self._data.tell()
         self._data.close()
         if num_bytes == 0:
@@ -145,11 +136,7 @@ class GraphBuilder:
         return self._inline[key]
 
     def weight(self, name: str, array: AnyArray, dtype: type[np.generic] | None = None) -> Value:
-        """Write a weight to the data file, as ``dtype`` if given, and return it.
-
-        Raises:
-            BuildError: The name is taken.
-        """
+        """Write a weight to the data file, as ``dtype`` if given."""
         return self._external(self._claim(name), np.ascontiguousarray(array, dtype))
 
     def op(self, operator: str, *inputs: Operand, **attributes: Any) -> Value:
@@ -165,11 +152,8 @@ class GraphBuilder:
     ) -> list[Value]:
         """Add an operator and return its outputs in order.
 
-        Args:
-            operator: Operator name.
-            inputs: Values and constants; None leaves an optional input out.
-            outputs: Number of outputs, or one flag per output; False leaves it out.
-            **attributes: Operator attributes.
+        An input None leaves an optional input out. ``outputs`` is their number, or one flag per
+        output; False leaves it out.
         """
         wanted = [True] * outputs if isinstance(outputs, int) else outputs
         names = [value.name for item in inputs for value in self._values(item)]
@@ -209,10 +193,8 @@ class GraphBuilder:
         self._data.write(b"\0" * (-self._data.tell() % DATA_ALIGNMENT_BYTES))
         offset = self._data.tell()
         array.tofile(self._data)
-        dtype, location = _onnx_dtype(array.dtype), TensorProto.EXTERNAL
-        tensor = TensorProto(
-            name=value.name, data_type=dtype, dims=array.shape, data_location=location
-        )
+        tensor = TensorProto(name=value.name, data_type=_onnx_dtype(array.dtype), dims=array.shape)
+        tensor.data_location = TensorProto.EXTERNAL
         entries = {"location": self._data_path.name, "offset": offset, "length": array.nbytes}
         for key, entry in entries.items():
             tensor.external_data.add(key=key, value=str(entry))
@@ -226,14 +208,9 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, self._initializers
         )
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT_DOMAIN, 1)]
         model = helper.make_model(
-            graph,
-            producer_name="wyoming-qwen3tts",
-            ir_version=_IR_VERSION,
-            opset_imports=[
-                helper.make_opsetid("", _OPSET),
-                helper.make_opsetid(_MICROSOFT_DOMAIN, 1),
-            ],
+            graph, producer_name="wyoming-qwen3tts", ir_version=_IR_VERSION, opset_imports=opsets
         )
         helper.set_model_props(model, self.metadata)
         self.path.write_bytes(model.SerializeToString())

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wyoming_qwen3tts.arrays import AnyArray, Float32Array
+from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.threads import default_num_threads
 
@@ -49,11 +49,7 @@ def snr_db(signal_energy: float, error_energy: float) -> float:
 
 
 def block_size_for(num_inputs: int, largest: int) -> int:
-    """Return the largest power of two up to ``largest`` that divides ``num_inputs``.
-
-    Raises:
-        BuildError: No block of at least 16 fits.
-    """
+    """Return the largest power of two up to ``largest`` that divides ``num_inputs``."""
     size = largest
     while num_inputs % size:
         size //= 2
@@ -66,11 +62,7 @@ def block_size_for(num_inputs: int, largest: int) -> int:
 
 
 def quantize(weight: Float32Array, bits: int, block_size: int) -> QuantizedWeight:
-    """Quantise a weight (N, K) to 8 or 4 bits; K must be a multiple of ``block_size``.
-
-    Raises:
-        BuildError: A value is not finite.
-    """
+    """Quantise a weight (N, K) to 8 or 4 bits; K must be a multiple of ``block_size``."""
     num_outputs, num_inputs = weight.shape
     half = 1 << (bits - 1)
     blocks = np.ascontiguousarray(weight, np.float32).reshape(-1, block_size)
@@ -95,15 +87,6 @@ def quantize(weight: Float32Array, bits: int, block_size: int) -> QuantizedWeigh
         levels = np.asarray(levels[:, 0::2] | (levels[:, 1::2] << 4), np.uint8)
     shape = (num_outputs, num_inputs // block_size)
     return QuantizedWeight(levels.reshape(*shape, -1), scales.reshape(shape), signal, error)
-
-
-def dequantize(weight: QuantizedWeight, bits: int) -> Float32Array:
-    """Return the (N, K) weight that the graph effectively multiplies with."""
-    levels: AnyArray = weight.packed
-    if bits == 4:
-        levels = np.stack([levels & 0xF, levels >> 4], axis=-1)
-    steps = levels.reshape(*weight.scales.shape, -1).astype(np.float32) - (1 << (bits - 1))
-    return np.asarray((steps * weight.scales[..., None]).reshape(len(steps), -1), np.float32)
 
 
 def _best_scales(blocks: Float32Array, bits: int) -> Float32Array:
