@@ -50,11 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
-    """Speak the text.
-
-    Raises:
-        Qwen3TTSError: The model or the request cannot be used.
-    """
+    """Speak the text."""
     text = sys.stdin.read() if args.text == "-" else args.text
     if args.language is not None and args.language.lower() == "auto":
         args.language = None

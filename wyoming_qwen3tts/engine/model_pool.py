@@ -80,8 +80,7 @@ class ModelPool:
         Args:
             num_threads: Threads of a graph.
             max_lanes: Utterances that one model speaks at the same time.
-            memory_limit_bytes: Weights that may be open at once; None for no limit. A model that
-                is larger than the limit is opened alone.
+            memory_limit_bytes: Weights that may be open at once. A larger model is opened alone.
             open_model: Opens a bundle; tests give their own.
             bundles: The server's models; updated when a directory holds another bundle than before.
         """

@@ -121,10 +121,7 @@ class SpeechEngine:
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak text that may still be arriving; see :class:`SpeechBackend`.
 
-        Args:
-            request: Voice, language and style.
-            text: Pieces of text, cut anywhere.
-            is_counted: The request is a client's: it takes a place, and metrics count it.
+        ``is_counted``: the request is a client's, so it takes a place, and metrics count it.
         """
         narration = Narration(self.config, self.worker)
         plan: SpeechPlan | None = None
