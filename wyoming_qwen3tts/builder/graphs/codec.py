@@ -92,7 +92,10 @@ class _Decoder(TensorGraph):
         for stage in range(len(config.upsampling_ratios)):
             x = self._convnext(self._upsample_features(x, stage), stage)
         rows = math.prod(config.upsampling_ratios)  # per frame
-        x = self._first_conv(x)
+        shape = (config.decoder_dim, config.latent_dim, NUM_TAPS)
+        kernel, bias = self.affine("decoder.0.conv", *shape)
+        x = im2col(graph, self._pad("decoder_conv", x, shape[1], NUM_TAPS - 1), NUM_TAPS)
+        x = self.linear(x, "decoder.0.conv", conv_as_linear(kernel), bias)
         for block, rate in enumerate(config.upsample_rates):
             with graph.scope(f"decoder.{block + 1}.block"):
                 x = self._upsample(x, block, rows)
@@ -203,12 +206,6 @@ class _Decoder(TensorGraph):
             weight, bias = self.affine(f"{name}.pwconv2", width, inner)
             y, weight = graph.op("Gelu", y), weight * gamma[:, None]
             return x + self.linear(y, f"{name}.pwconv2", weight, bias * gamma)
-
-    def _first_conv(self, x: Value) -> Value:
-        width_in, width_out = self.config.latent_dim, self.config.decoder_dim
-        kernel, bias = self.affine("decoder.0.conv", width_out, width_in, NUM_TAPS)
-        x = im2col(self.graph, self._pad("decoder_conv", x, width_in, NUM_TAPS - 1), NUM_TAPS)
-        return self.linear(x, "decoder.0.conv", conv_as_linear(kernel), bias)
 
     def _upsample(self, x: Value, block: int, rows: int) -> Value:
         """Snake, then a transposed convolution over the current and the previous row."""

@@ -198,8 +198,8 @@ def _products(graph: GraphBuilder, x: Value, name: str, weights: AnyArray) -> Va
         return x @ graph.weight(f"{name}.weight", weights, np.float32)
     parts = graph.ops("Split", x, outputs=NUM_POINTS, axis=0, num_outputs=NUM_POINTS)
     products = []
-    for point, (part, weight) in enumerate(zip(parts, weights, strict=True)):
-        stored = graph.weight(f"{name}.weight_{point}", weight, np.float32)
+    for point, part in enumerate(parts):
+        stored = graph.weight(f"{name}.weight_{point}", weights[point], np.float32)
         products.append(graph.op("Squeeze", part, [0]) @ stored)
     return graph.op("Concat", products, axis=0)
 

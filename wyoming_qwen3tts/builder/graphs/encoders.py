@@ -102,24 +102,20 @@ class _CodecEncoder(TensorGraph):
     def _convolutions(self, x: Value) -> Value:
         config, name = self.config, "encoder.layers.{}.conv".format
         width, hidden = config.num_filters, config.transformer.hidden_size
-        taps = config.kernel_size
-        x = self.conv(x, name(0), (config.audio_channels, width), taps, pads=[taps - 1, 0])
+        widths, taps = (config.audio_channels, width), config.kernel_size
+        x = self.conv(x, name(0), widths, taps, pads=[taps - 1, 0])
         layer = 1
         for rate in reversed(config.upsampling_ratios):
             for unit in range(config.num_residual_layers):
-                dilation = config.dilation_growth_rate**unit
-                x = self._residual_unit(x, f"encoder.layers.{layer}.block", width, dilation)
+                block, inner = f"encoder.layers.{layer}.block", width // config.compress
+                dilation, taps = config.dilation_growth_rate**unit, config.residual_kernel_size
+                y = self._elu_conv(x, f"{block}.1.conv", (width, inner), taps, dilation=dilation)
+                x = x + self._elu_conv(y, f"{block}.3.conv", (inner, width), 1)
                 layer += 1
-            widths = (width, 2 * width)
-            x = self._elu_conv(x, name(layer + 1), widths, 2 * rate, stride=rate)
+            x = self._elu_conv(x, name(layer + 1), (width, 2 * width), 2 * rate, stride=rate)
             width *= 2
             layer += 2  # the ELU, the convolution
         return self._elu_conv(x, name(layer + 1), (width, hidden), config.last_kernel_size)
-
-    def _residual_unit(self, x: Value, name: str, width: int, dilation: int) -> Value:
-        inner, taps = width // self.config.compress, self.config.residual_kernel_size
-        y = self._elu_conv(x, f"{name}.1.conv", (width, inner), taps, dilation=dilation)
-        return x + self._elu_conv(y, f"{name}.3.conv", (inner, width), 1)
 
     def _elu_conv(
         self,
@@ -140,12 +136,10 @@ class _CodecEncoder(TensorGraph):
 
     def _pad(self, x: Value, before: int, stride: int, mode: str) -> Value:
         """Pad the time axis of x (1, D, T): ``before``, and after it up to a whole hop."""
-        graph = self.graph
-        size = graph.op("Shape", x, start=2, end=3)
+        op = self.graph.op
         # A floor Mod has the divisor's sign: this is the number of samples to the next multiple.
-        after = graph.op("Mod", graph.op("Neg", size), [stride])
-        pads = graph.op("Concat", [before], after, axis=0)
-        return graph.op("Pad", x, pads, 0.0, [2], mode=mode)
+        after = op("Mod", op("Neg", op("Shape", x, start=2, end=3)), [stride])
+        return op("Pad", x, op("Concat", [before], after, axis=0), 0.0, [2], mode=mode)
 
     def _transformer(self, x: Value) -> Value:
         """Run the layers over x (T, hidden), without a last norm."""

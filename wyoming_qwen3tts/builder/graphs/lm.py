@@ -30,9 +30,6 @@ from wyoming_qwen3tts.builder.graphs.quantize import block_size_for, quantize, s
 from wyoming_qwen3tts.builder.recipe import Precision, Recipe
 from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
-MAX_POSITIONS: Final = 8192
-"""End of the talker's rotary tables: eleven minutes of speech in one utterance."""
-
 _BITS: Final = {"int8": 8, "int4": 4}
 
 
@@ -229,8 +226,8 @@ def _rms_norm(x: Value, weight: Value, epsilon: float) -> Value:
 
 
 def max_positions(config: TalkerConfig) -> int:
-    """Return the number of positions that the talker's graph can hold."""
-    return min(config.max_positions, MAX_POSITIONS)
+    """Return the rows of the talker's rotary tables: at most eleven minutes of speech."""
+    return min(config.max_positions, 8192)
 
 
 def build_talker(

@@ -78,7 +78,7 @@ def quantize(weight: Float32Array, bits: int, block_size: int) -> QuantizedWeigh
         steps = _steps(blocks[part], scales[part], half)
         levels[part] = steps + np.float32(half)
         error = steps * scales[part, None] - blocks[part]
-        return _energy(blocks[part]), _energy(error)
+        return float(np.vdot(blocks[part], blocks[part])), float(np.vdot(error, error))
 
     with ThreadPoolExecutor(default_num_threads()) as pool:
         energies = list(pool.map(quantize_rows, range(0, len(blocks), rows)))
@@ -131,8 +131,3 @@ def _squared_error(blocks: Float32Array, scales: Float32Array, half: int) -> Flo
     error *= scales[:, None]
     error -= blocks
     return np.asarray(np.einsum("nk,nk->n", error, error), np.float32)
-
-
-def _energy(values: Float32Array) -> float:
-    flat = values.reshape(-1)
-    return float(np.dot(flat, flat))

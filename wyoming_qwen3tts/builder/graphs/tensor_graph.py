@@ -108,10 +108,8 @@ class TensorGraph:
         """Return query (1, H, T, K), scaled, and key and value (1, H_kv, T, K); two are rotated."""
         graph, hidden = self.graph, config.hidden_size
         query = self.read(f"{name}.self_attn.q_proj.weight", config.query_size, hidden)
-        key, value = (
-            self.read(f"{name}.self_attn.{part}_proj.weight", config.kv_size, hidden)
-            for part in ("k", "v")
-        )
+        key = self.read(f"{name}.self_attn.k_proj.weight", config.kv_size, hidden)
+        value = self.read(f"{name}.self_attn.v_proj.weight", config.kv_size, hidden)
         packed = np.concatenate([query / math.sqrt(config.head_size), key, value])
         x = self.linear(x, f"{name}.self_attn.qkv_proj", packed)
         num_heads = config.num_heads + 2 * config.num_kv_heads
