@@ -80,7 +80,7 @@ def test_winograd_convolution(dilation, sizes, separate_products, tmp_path, monk
 def test_quantized_convolution_multiplies_the_rounded_values(dilation, sizes, tmp_path):
     site = make_site(dilation)
     x = make_input(sum(sizes))
-    session = open_convolution(tmp_path, partial(int8_conv, input_range=(-2.0, 2.5)), site)
+    session = open_convolution(tmp_path, partial(int8_conv, ranges={"state": (-2.0, 2.5)}), site)
     got = run_in_pieces(session, site, x, sizes)
     scale, zero_point = np.float32(4.5 / 255), 113
     integers = np.clip(np.rint(x / scale) + zero_point, 0, 255) - zero_point
@@ -90,7 +90,9 @@ def test_quantized_convolution_multiplies_the_rounded_values(dilation, sizes, tm
 
 
 def test_inputs_that_are_all_zero_are_quantised_too(tmp_path):
-    session = open_convolution(tmp_path, partial(int8_conv, input_range=(0.0, 0.0)), make_site(1))
+    session = open_convolution(
+        tmp_path, partial(int8_conv, ranges={"state": (0.0, 0.0)}), make_site(1)
+    )
     got = run_in_pieces(session, make_site(1), np.zeros((3, WIDTH_IN), np.float32), [3])
     np.testing.assert_array_equal(got, np.zeros((3, WIDTH_OUT)))
 

@@ -16,6 +16,7 @@ Ported from: QwenLM/Qwen3-TTS qwen_tts/core/tokenizer_12hz/modeling_qwen3_tts_to
 """
 
 import math
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -71,11 +72,7 @@ def build_codec_decoder(
     with TemporaryDirectory(dir=directory, prefix="calibration") as scratch:
         write(Path(scratch), convolution.calibration_conv)
         ranges = convolution.calibrate(Path(scratch) / f"{COMPONENT}.onnx", calibration_codes)
-
-    def convolve(graph: GraphBuilder, x: Value, site: convolution.ConvSite) -> Value:
-        return convolution.int8_conv(graph, x, site, ranges[site.state])
-
-    write(directory, convolve)
+    write(directory, partial(convolution.int8_conv, ranges=ranges))
 
 
 class _Decoder(TensorGraph):

@@ -205,13 +205,13 @@ def _products(graph: GraphBuilder, x: Value, name: str, weights: AnyArray) -> Va
 
 
 def int8_conv(
-    graph: GraphBuilder, x: Value, site: ConvSite, input_range: tuple[float, float]
+    graph: GraphBuilder, x: Value, site: ConvSite, ranges: dict[str, tuple[float, float]]
 ) -> Value:
-    """Convolve with 8-bit inputs of one fixed range and weights with one scale per output channel.
+    """Convolve with 8-bit inputs in the site's range and one scale per output channel.
 
     A range taken from the values of each run would make samples depend on the frames per run.
     """
-    low, high = input_range
+    low, high = ranges[site.state]
     step = max(high - low, _SMALLEST_RANGE) / _LEVELS
     # Zero has an integer of its own, so padding is exact.
     scale, zero_point = np.float32(step), np.uint8(round(-low / step))

@@ -95,8 +95,20 @@ class GraphBuilder:
         self._data.close()
         if num_bytes == 0:
             self._data_path.unlink()
-        if error_type is None:
-            self._save()
+        if error_type is not None:
+            return
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                names[:] = [self._output_names.get(name, name) for name in names]
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, self._initializers
+        )
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT_DOMAIN, 1)]
+        model = helper.make_model(
+            graph, producer_name="wyoming-qwen3tts", ir_version=_IR_VERSION, opset_imports=opsets
+        )
+        helper.set_model_props(model, self.metadata)
+        self.path.write_bytes(model.SerializeToString())
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -200,20 +212,6 @@ class GraphBuilder:
             tensor.external_data.add(key=key, value=str(entry))
         self._initializers.append(tensor)
         return value
-
-    def _save(self) -> None:
-        for node in self._nodes:
-            for names in (node.input, node.output):
-                names[:] = [self._output_names.get(name, name) for name in names]
-        graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, self._initializers
-        )
-        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT_DOMAIN, 1)]
-        model = helper.make_model(
-            graph, producer_name="wyoming-qwen3tts", ir_version=_IR_VERSION, opset_imports=opsets
-        )
-        helper.set_model_props(model, self.metadata)
-        self.path.write_bytes(model.SerializeToString())
 
     def _fresh(self, kind: str) -> Value:
         prefix = "/".join([*self._scopes, kind])
