@@ -11,7 +11,7 @@ import pytest
 PACKAGE = "wyoming_qwen3tts"
 ROOT = Path(__file__).parents[1] / PACKAGE
 
-LEAVES = {"errors", "arrays", "audio", "settings", "config", "files", "machine", "threads"}
+LEAVES = {"errors", "arrays", "audio", "settings", "config", "files", "machine"}
 """Modules that every room may use; among each other only what their own entry says."""
 
 ENGINE_SIDE = {
@@ -30,10 +30,9 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": set(),
     "audio": {"arrays", "errors"},
     "settings": {"errors"},
-    "config": {"errors", "settings", "threads"},
+    "config": {"errors", "settings"},
     "files": set(),
     "machine": set(),
-    "threads": set(),
     "text": {"arrays", "errors"},
     "runtime": {"arrays", "errors"},
     "synthesis": {"arrays", "errors", "audio", "runtime"},
@@ -42,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "errors",
         "files",
-        "threads",
+        "machine",
         "runtime.embeddings",
         "runtime.manifest",
         "runtime.tokenizer",
@@ -94,7 +93,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 MAX_PACKAGE_LINES = 18_500
 MAX_SCRIPT_LINES = 3_500
 MAX_FILE_LINES = 450
-MAX_FOLDER_FILES = 13
+MAX_FOLDER_FILES = 12
 SCRIPTS = sorted(
     path
     for path in (ROOT.parent / "script").rglob("*")

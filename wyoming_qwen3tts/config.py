@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from wyoming_qwen3tts.errors import ConfigError
+from wyoming_qwen3tts.machine import default_num_threads
 from wyoming_qwen3tts.settings import (
     list_settings,
     read_mapping,
@@ -23,7 +24,6 @@ from wyoming_qwen3tts.settings import (
     suggestion,
     warn_old_name,
 )
-from wyoming_qwen3tts.threads import default_num_threads
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from tests.support.random_checkpoint import ModelSize, Preset
 from wyoming_qwen3tts.builder.checkpoint import Checkpoint
 from wyoming_qwen3tts.builder.recipe import DEFAULT_PRECISION, PRECISIONS, uniform_recipe
 from wyoming_qwen3tts.errors import Qwen3TTSError
+from wyoming_qwen3tts.machine import default_num_threads
 from wyoming_qwen3tts.runtime.manifest import read_manifest
-from wyoming_qwen3tts.threads import default_num_threads
 
 _DESCRIPTION: Final = """\
 Measure one model size and precision: real-time factor, first audio, milliseconds per frame of each

@@ -24,6 +24,7 @@ from wyoming_qwen3tts.builder.tables import build_tables
 from wyoming_qwen3tts.builder.trial import encode_clip, speak, trial_requests
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.files import atomic_directory
+from wyoming_qwen3tts.machine import default_num_threads
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
@@ -35,7 +36,6 @@ from wyoming_qwen3tts.runtime.manifest import (
     TalkerLayout,
 )
 from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES
-from wyoming_qwen3tts.threads import default_num_threads
 
 Progress = Callable[[str, float], None]
 """Called with the stage and the finished fraction of the whole build, 0 to 1."""

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from wyoming_qwen3tts.arrays import AnyArray, Int64Array
 from wyoming_qwen3tts.builder.graphs.graph import INT64_MAX, Dim, GraphBuilder, Value
+from wyoming_qwen3tts.machine import default_num_threads
 from wyoming_qwen3tts.runtime.graphs import open_session
-from wyoming_qwen3tts.threads import default_num_threads
 
 NUM_TAPS: Final = 7
 NUM_OUTPUTS: Final = 6

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.errors import BuildError
-from wyoming_qwen3tts.threads import default_num_threads
+from wyoming_qwen3tts.machine import default_num_threads
 
 MAX_SNR_DB: Final = 200.0
 """Stands for "no error": JSON cannot hold infinity."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wyoming_qwen3tts.threads import default_num_threads
+from wyoming_qwen3tts.machine import default_num_threads
 
 
 @pytest.fixture
