@@ -170,15 +170,10 @@ class GraphBuilder:
         wanted = [True] * outputs if isinstance(outputs, int) else outputs
         names = [value.name for item in inputs for value in self._values(item)]
         results = [self._fresh(operator) if flag else Value("", self) for flag in wanted]
-        node = helper.make_node(
-            operator,
-            names,
-            [value.name for value in results],
-            name=self._fresh(f"node.{operator}").name,
-            domain=_MICROSOFT_DOMAIN if operator in _MICROSOFT_OPERATORS else "",
-            **attributes,
-        )
-        self._nodes.append(node)
+        domain = _MICROSOFT_DOMAIN if operator in _MICROSOFT_OPERATORS else ""
+        node_name = self._fresh(f"node.{operator}").name
+        ports = (names, [value.name for value in results], node_name)
+        self._nodes.append(helper.make_node(operator, *ports, domain=domain, **attributes))
         return [value for value in results if value.name]
 
     def cast(self, value: Value, dtype: type[np.generic]) -> Value:
