@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": set(),
     "audio": {"arrays", "errors"},
     "settings": {"errors"},
-    "config": {"errors", "settings"},
+    "config": {"errors", "machine", "settings"},
     "files": set(),
     "machine": set(),
     "text": {"arrays", "errors"},
