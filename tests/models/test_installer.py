@@ -183,14 +183,6 @@ async def test_what_may_work_later_is_tried_again(hub, builds_here, tmp_path, mo
     assert len(attempts) == (1 if retry_s is None else 2)
 
 
-async def test_the_codec_is_kept_for_the_next_model(hub, builds_here, tiny_catalogue, tmp_path):
-    installer = installer_for(tmp_path, CUSTOM_VOICE, "base")
-    async with installer.running():
-        assert len([bundle async for bundle in installer.installed()]) == 2
-    assert len(hub.gets("speech_tokenizer/model.safetensors")) == 1
-    assert not (tmp_path / "data" / ".checkpoints").exists()
-
-
 @pytest.mark.parametrize("text", ['{"model": null, "state": "building"}', "[1]", "\0"])
 async def test_progress_files_of_unknown_content_do_not_stop_the_installer(
     hub, builds_here, tmp_path, text

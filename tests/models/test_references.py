@@ -9,7 +9,7 @@ import pytest
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from wyoming_qwen3tts.errors import BundleError, ConfigError
 from wyoming_qwen3tts.models import registry
-from wyoming_qwen3tts.models.bundles import InstalledBundle, installed_bundles
+from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.models.references import (
     BuildRequest,
     build_request,
@@ -191,21 +191,13 @@ def test_damaged_bundle_of_unknown_origin_gives_way_to_an_intact_one(install, da
     assert [model.directory for model in installed_models([data_dir])] == [first]
 
 
-def test_bundle_of_another_format_is_built_again_in_its_place(installed, data_dir):
-    change_manifest(installed, format_version=0, facts="of another kind")
-    assert installed_bundles([data_dir]) == []
-    (request,) = served_models([], [data_dir])
-    assert resolve(str(installed), [data_dir]) == request
-    assert request.target == installed == resolve(CUSTOM_VOICE, [data_dir]).target
-    assert request.expected_bundle().manifest.facts.speakers
-
-
-def test_bundle_of_another_format_and_unknown_origin_says_what_to_do(installed, data_dir, caplog):
-    change_manifest(installed, format_version=99, source={})
-    with pytest.raises(BundleError, match=r"another version of this program.*--force"):
+def test_bundle_of_another_format_is_refused_and_says_what_to_do(installed, data_dir, caplog):
+    change_manifest(installed, format_version=99)
+    with pytest.raises(BundleError, match=r"another format version, 99; build or fetch"):
         resolve(str(installed), [data_dir])
     assert served_models([], [data_dir])[0].is_embedded
-    assert "another version of this program" in caplog.text
+    assert "another format version" in caplog.text
+    assert resolve(CUSTOM_VOICE, [data_dir]).target == installed
 
 
 def test_without_anything_the_demo_voice_is_served(data_dir):

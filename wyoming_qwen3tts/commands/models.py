@@ -20,7 +20,6 @@ from wyoming_qwen3tts.files import leftovers, remove_directory
 from wyoming_qwen3tts.models.bundles import (
     InstalledBundle,
     installed_bundles,
-    outdated_bundles,
     read_bundle,
     restore_bundles,
     scan_bundles,
@@ -30,12 +29,11 @@ from wyoming_qwen3tts.models.checkpoints import (
     STORE_NAME,
     data_lock,
     downloaded_repos,
-    is_codec_only,
     remove_checkpoint,
     repo_directory,
     size_of,
 )
-from wyoming_qwen3tts.models.install import InstallJob, Keep
+from wyoming_qwen3tts.models.install import InstallJob
 from wyoming_qwen3tts.models.installer import run_install
 from wyoming_qwen3tts.models.progress import InstallProgress, LogReporter, read_progress
 from wyoming_qwen3tts.models.references import (
@@ -112,10 +110,6 @@ def _list(args: argparse.Namespace, config: Config) -> int:
     library = VoiceLibrary(data_dirs)
     voices = library.scan()
     problems += [damage for bundle in bundles if (damage := bundle.damage()) is not None]
-    problems += [
-        f"{directory} has another format version; the server builds it again"
-        for directory in outdated_bundles(data_dirs)
-    ]
     problems += [
         f"voice {voice.name} ({escape_control_chars(str(voice.directory))}): {voice.problem}"
         for voice in voices
@@ -222,8 +216,7 @@ def _install(args: argparse.Namespace, config: Config) -> int:
         if isinstance(request, InstalledBundle):
             print(f"{request.reference} is installed already: {request.directory}")
             continue
-        keep: Keep = "all" if is_fetch or config.keep_checkpoint else "nothing"
-        job = InstallJob(request, is_fetch, config.local_files_only, keep)
+        job = InstallJob(request, is_fetch, config.local_files_only, config.keep_checkpoint)
         final = asyncio.run(run_install(job, LogReporter()))
         if final.state == "failed":
             raise BuildError(final.message)
@@ -266,7 +259,7 @@ def _prune(data_dirs: Sequence[Path]) -> int:
             for path in (data_dir / STORE_NAME).rglob(f"*{PART_SUFFIX}"):
                 path.unlink()
             for repo in downloaded_repos(data_dir):
-                if repo in built or is_codec_only(data_dir, repo):
+                if repo in built:
                     remove_checkpoint(data_dir, repo)
             freed += before - size_of(data_dir)
     print(f"Removed what nothing needs: {_megabytes(freed)}")

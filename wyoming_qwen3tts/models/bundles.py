@@ -1,15 +1,14 @@
 """Bundles on this machine: installed ones, the embedded demo voice, and broken ones."""
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from wyoming_qwen3tts.errors import BundleError, ManifestError
 from wyoming_qwen3tts.files import restore_replaced
-from wyoming_qwen3tts.runtime.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, read_manifest
+from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -81,16 +80,6 @@ class InstalledBundle:
         return None
 
 
-def outdated_manifest(directory: Path) -> dict[str, Any] | None:
-    """Return the manifest of a bundle that has another format version and must be built again."""
-    try:
-        values = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
-        is_outdated = values["format_version"] != FORMAT_VERSION and "name" in values
-        return dict(values) if is_outdated else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def read_bundle(directory: Path) -> InstalledBundle:
     """Return the bundle in a directory, of our own layout or of onnx-community's.
 
@@ -146,11 +135,6 @@ def scan_bundles(data_dirs: Sequence[Path]) -> tuple[list[InstalledBundle], list
             problems.append(str(error))
     found.sort(key=lambda bundle: (bundle.manifest.name, bundle.rank, bundle.reference))
     return found, problems
-
-
-def outdated_bundles(data_dirs: Sequence[Path]) -> list[Path]:
-    """Return the directories of bundles that have another format version."""
-    return [each for each in _bundle_directories(data_dirs) if outdated_manifest(each) is not None]
 
 
 def restore_bundles(data_dir: Path) -> None:

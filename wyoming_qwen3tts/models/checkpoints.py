@@ -14,8 +14,6 @@ from wyoming_qwen3tts.models.references import WORK_NAME
 
 STORE_NAME: Final = ".checkpoints"
 PART_SUFFIX: Final = ".part"
-WEIGHTS: Final = "model.safetensors"
-CODEC: Final = "speech_tokenizer/model.safetensors"
 _PREFIX: Final = "models--"
 # Older versions kept second names of all files there.
 _OBSOLETE: Final = ("blobs", "partial")
@@ -32,27 +30,9 @@ def downloaded_repos(data_dir: Path) -> list[str]:
     return [path.name.removeprefix(_PREFIX).replace("--", "/") for path in found]
 
 
-def is_codec_only(data_dir: Path, repo: str) -> bool:
-    """Return whether only the codec was kept of a checkpoint, for another model."""
-    snapshots = repo_directory(data_dir, repo) / "snapshots"
-    return any(snapshots.glob(f"*/{CODEC}")) and not any(snapshots.glob(f"*/{WEIGHTS}*"))
-
-
-def remove_checkpoint(data_dir: Path, repo: str, *, keep_codec: bool = False) -> None:
-    """Remove what was downloaded of a repository, and codecs that were kept for other models.
-
-    Args:
-        data_dir: The data directory.
-        repo: The repository.
-        keep_codec: Remove only the weights: another model needs the codec next.
-    """
-    if keep_codec:
-        for path in repo_directory(data_dir, repo).glob(f"snapshots/*/{WEIGHTS}"):
-            path.unlink()
-        return
-    for each in downloaded_repos(data_dir):
-        if each == repo or is_codec_only(data_dir, each):
-            shutil.rmtree(repo_directory(data_dir, each), ignore_errors=True)
+def remove_checkpoint(data_dir: Path, repo: str) -> None:
+    """Remove what was downloaded of a repository."""
+    shutil.rmtree(repo_directory(data_dir, repo), ignore_errors=True)
     for name in _OBSOLETE if downloaded_repos(data_dir) else ("",):
         shutil.rmtree(data_dir / STORE_NAME / name, ignore_errors=True)
 

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from wyoming_qwen3tts.errors import (
     BuildError,
@@ -26,8 +26,6 @@ from wyoming_qwen3tts.errors import (
 from wyoming_qwen3tts.files import atomic_directory, atomic_write
 from wyoming_qwen3tts.machine import available_memory_bytes
 from wyoming_qwen3tts.models.checkpoints import (
-    CODEC,
-    WEIGHTS,
     data_lock,
     link_or_copy,
     remove_checkpoint,
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-Keep = Literal["nothing", "codec", "all"]
-
 _MEGABYTE: Final = 1_000_000
 _NICENESS: Final = 10
 # Time to leave nothing incomplete; the next build removes the rest.
@@ -61,7 +57,12 @@ _SMALL_FILES: Final = (
     "tokenizer_config.json",
 )
 """Files of a checkpoint that an onnx-community bundle lacks."""
-_CHECKPOINT_FILES: Final = (*_SMALL_FILES, "speech_tokenizer/config.json", CODEC, WEIGHTS)
+_CHECKPOINT_FILES: Final = (
+    *_SMALL_FILES,
+    "speech_tokenizer/config.json",
+    "speech_tokenizer/model.safetensors",
+    "model.safetensors",
+)
 _ENCODERS: Final = {"tok_encoder", "speaker_encoder"}
 """Graphs of an onnx-community bundle that only cloning needs."""
 _UNUSED_GRAPH: Final = "talker"
@@ -76,8 +77,7 @@ class InstallJob:
     """Download without building."""
     local_files_only: bool = False
     """Never use the network."""
-    keep: Keep = "nothing"
-    """What to keep of the checkpoint after the build."""
+    keep_checkpoint: bool = False
 
     def to_json(self) -> str:
         """Return the job as a command-line argument."""
@@ -89,7 +89,7 @@ class InstallJob:
         """Parse the argument."""
         values: dict[str, Any] = json.loads(text)
         request = values.pop("request")
-        for name in ("data_dir", "checkpoint", "directory"):
+        for name in ("data_dir", "checkpoint"):
             request[name] = request[name] and Path(request[name])
         return cls(BuildRequest(**request), **values)
 
@@ -132,8 +132,8 @@ def _install(job: InstallJob, report: Report) -> str:
                 link_or_copy(path, directory / path.name)
     else:
         _build(request, files[0].parent, EtaEstimator(request.reference, "building", report))
-    if request.repo is not None and job.keep != "all":
-        remove_checkpoint(request.data_dir, request.repo, keep_codec=job.keep == "codec")
+    if request.repo is not None and not job.keep_checkpoint:
+        remove_checkpoint(request.data_dir, request.repo)
         if request.is_ready_made and request.model is not None:
             remove_checkpoint(request.data_dir, request.model.repo)
     return "ready"

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from wyoming_qwen3tts.errors import ModelNotReadyError
 from wyoming_qwen3tts.models.bundles import InstalledBundle, intact_bundle
-from wyoming_qwen3tts.models.install import InstallJob, Keep
+from wyoming_qwen3tts.models.install import InstallJob
 from wyoming_qwen3tts.models.progress import (
     InstallProgress,
     LogReporter,
@@ -207,13 +207,11 @@ class ModelInstaller:
             job.progress = progress
             log(progress)
 
-        others = [
-            other
-            for other in self._jobs
-            if other is not job and not other.is_settled.is_set() and other.request.needs_codec
-        ]
-        keep: Keep = "all" if self._keep_checkpoint else "codec" if others else "nothing"
-        install_job = InstallJob(job.request, local_files_only=self._local_files_only, keep=keep)
+        install_job = InstallJob(
+            job.request,
+            local_files_only=self._local_files_only,
+            keep_checkpoint=self._keep_checkpoint,
+        )
         try:
             return await run_install(install_job, report)
         except OSError as error:  # the child cannot be started now

@@ -21,8 +21,6 @@ from wyoming_qwen3tts.models.bundles import (
     demo_voice_bundle,
     installed_bundles,
     intact_bundle,
-    outdated_bundles,
-    outdated_manifest,
     read_bundle,
     restore_bundles,
 )
@@ -76,8 +74,6 @@ class BuildRequest:
     """A local checkpoint, which is never changed or removed."""
     is_ready_made: bool = False
     """Whether the repository holds onnx-community bundles, which need no build."""
-    directory: Path | None = None
-    """Existing bundle that is built again in its place."""
     fallback: InstalledBundle | None = None
     """Another bundle of the model, which serves until this one is ready."""
     damage: str | None = None
@@ -96,7 +92,7 @@ class BuildRequest:
     @property
     def target(self) -> Path:
         """The bundle's directory."""
-        return self.directory or self.data_dir / self.name / self.variant
+        return self.data_dir / self.name / self.variant
 
     @property
     def progress_file(self) -> Path:
@@ -114,14 +110,9 @@ class BuildRequest:
         return model if self.revision == pinned else None
 
     @property
-    def needs_codec(self) -> bool:
-        """Whether a checkpoint with the codec of all models is downloaded for it."""
-        return self.repo is not None and not self.is_ready_made
-
-    @property
     def measured(self) -> Measured | None:
         """Measured needs of the bundle, where there are any."""
-        model = self.model if self.needs_codec else None
+        model = None if self.is_ready_made else self.model
         return None if model is None else model.measured.get(self.variant)
 
     def matches(self, bundle: InstalledBundle) -> bool:
@@ -247,11 +238,6 @@ def served_models(
         found = [resolve(reference, data_dirs, precision) for reference in references]
     else:
         found = _one_of_each(data_dirs, precision)
-        for directory in outdated_bundles(data_dirs):
-            try:
-                found.append(_rebuild_request(directory, data_dirs[0]))
-            except BundleError as error:
-                _LOGGER.warning("Skipping bundle: %s", error)
     for model in found:
         if isinstance(model, BuildRequest) and model.damage is not None:
             serving = f"; {model.fallback.reference} serves meanwhile" if model.fallback else ""
@@ -316,9 +302,7 @@ def _from_directory(
 ) -> InstalledBundle | BuildRequest:
     directory = Path(reference).expanduser().resolve()
     if (directory / MANIFEST_NAME).is_file():
-        if outdated_manifest(directory) is None:
-            return read_bundle(directory)
-        return _rebuild_request(directory, data_dir)
+        return read_bundle(directory)
     request = _checkpoint_request(reference, data_dir, precision)
     return request.installed() or request
 
@@ -331,22 +315,6 @@ def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> Build
         )
     name = _local_name(directory)
     return _with_precision(BuildRequest(name, precision, data_dir, checkpoint=directory))
-
-
-def _rebuild_request(directory: Path, data_dir: Path) -> BuildRequest:
-    """Return the request that builds a bundle of another format version again, in its place."""
-    manifest = outdated_manifest(directory) or {}
-    source, recipe = manifest.get("source") or {}, manifest.get("recipe")
-    repo = source.get("repo")
-    if repo is None or recipe not in PRECISIONS:
-        raise BundleError(
-            f"{directory} was built by another version of this program, and its source is "
-            "unknown; build it from its checkpoint (wyoming-qwen3tts build CHECKPOINT --force) "
-            "or remove it."
-        )
-    revision = source.get("revision") or _revision_of(repo)
-    name = str(manifest["name"])
-    return BuildRequest(name, recipe, data_dir, repo, revision, directory=directory)
 
 
 def _revision_of(repo: str | None) -> str:
