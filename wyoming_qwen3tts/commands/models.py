@@ -5,8 +5,8 @@ import asyncio
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +50,6 @@ from wyoming_qwen3tts.voices.voice_folder import escape_control_chars
 
 _MEGABYTE: Final = 1_000_000
 _ASK_TIMEOUT_S: Final = 5.0
-_RECENT_S: Final = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,10 +163,14 @@ def _bundle_rows(name: str, bundles: Sequence[InstalledBundle]) -> dict[str, dic
 
 
 def _running(data_dir: Path) -> list[InstallProgress]:
-    """Return the installations that reported lately; killed processes leave old files."""
+    """Return what a process installs now, and holds the lock for; killed ones leave their files."""
     paths = sorted((data_dir / WORK_NAME).glob("*.json"))
-    recent = [path for path in paths if time.time() - path.stat().st_mtime < _RECENT_S]
-    found = (read_progress(path) for path in recent)
+    if not paths:
+        return []
+    # A lock that is held raises a TimeoutError.
+    with suppress(OSError), data_lock(data_dir).acquire(timeout=0):
+        return []
+    found = (read_progress(path) for path in paths)
     return [progress for progress in found if progress is not None and not progress.is_over]
 
 
