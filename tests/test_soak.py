@@ -75,6 +75,7 @@ def test_every_problem_is_named(change, problem):
     assert soak.problems(good | change, judgements) == [problem]
 
 
+@pytest.mark.slow
 def test_short_run_against_a_real_server(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(soak, "_QUIET_S", 0.3)
     monkeypatch.setattr(clients, "_REACT_S", 0.2)

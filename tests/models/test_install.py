@@ -352,6 +352,7 @@ def start_build(hub, tmp_path: Path, data_dir: Path) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_data_directory_build_once(workshop, hub, tmp_path):
     processes = [start_build(hub, tmp_path, workshop.data_dir) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]

@@ -140,6 +140,7 @@ def installer_for(tmp_path, *models, **settings) -> ModelInstaller:
     return ModelInstaller(served_models(models, [tmp_path / "data"]), **settings)
 
 
+@pytest.mark.slow
 async def test_hub_that_is_unreachable_is_asked_again_until_it_answers(hub, builds_here, tmp_path):
     hub.fail(LISTING, status=503, times=2 * 4)
     installer = installer_for(tmp_path, OWN, first_retry_s=0.3)
@@ -245,6 +246,7 @@ def connect_when_open(port: int) -> None:
             return
 
 
+@pytest.mark.slow
 def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_path):
     """One server process, one run through what a bad day of the hub is like."""
     hub.fail(LISTING, status=429, headers={"Retry-After": "0"})

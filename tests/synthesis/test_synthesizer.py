@@ -217,6 +217,7 @@ def test_special_tokens_in_the_text_are_plain_text(model, layout):
     assert speech.error is None
 
 
+@pytest.mark.slow
 def test_a_long_utterance_gives_its_memory_back(endless):
     synthesizer = Synthesizer(endless)
     speech = synthesizer.submit(request(endless, max_frames=900))
