@@ -1,6 +1,7 @@
 """What every test shares: tiny models, put through the project's own builder once per session."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ __all__ = [
 ]
 
 NUM_THREADS = 2
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """Undo what the command line does to the log, which outlives a test's standard error."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,3 @@
-import logging
 import shutil
 import subprocess
 import sys
@@ -9,15 +8,7 @@ import pytest
 from wyoming_qwen3tts import __version__, app, cli
 from wyoming_qwen3tts.errors import BundleError, ConfigError
 
-
-@pytest.fixture(autouse=True)
-def logging_as_before():
-    """Undo what a command line does to the root logger."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("root_logger")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Sound bundles pass, damaged ones fail, and the checks says where."""
 
-import logging
 import shutil
 
 import numpy as np
@@ -22,14 +21,7 @@ CUSTOM, BASE, WIDE = "0.6B-custom_voice", "0.6B-base", "1.7B-voice_design"
 LANGUAGE = {"talker", "code_predictor", "speech"}
 
 
-@pytest.fixture(autouse=True)
-def root_logger():
-    """Undo what the command line does to the log, which outlives a test's standard error."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("root_logger")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 import shutil
 import sys
 import wave
@@ -13,15 +12,7 @@ from tests.conftest import NUM_THREADS
 from tests.support.voice_fixtures import TRANSCRIPT, clip_bytes
 from wyoming_qwen3tts import cli
 
-
-@pytest.fixture(autouse=True)
-def root_logger():
-    """Undo what the command line does to the log, which outlives a test's standard error."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("root_logger")
 
 
 @pytest.fixture
