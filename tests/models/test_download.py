@@ -38,15 +38,11 @@ class Scene:
         for repo in (REPO, OTHER):
             hub.repositories[repo] = Repository(dict(CONTENT))
         self.data_dir = data_dir
-        self.progress: list[tuple[float, str]] = []
+        self.progress: list[float] = []
 
     def fetch(self, paths=PATHS, repo=REPO, revision="main", offline=False, **options) -> Path:
         self.progress = []
-        downloader = Downloader(
-            self.data_dir,
-            lambda fraction, message: self.progress.append((fraction, message)),
-            local_files_only=offline,
-        )
+        downloader = Downloader(self.data_dir, self.progress.append, local_files_only=offline)
         return downloader.fetch(repo, revision, paths, **options)
 
     def check(self, directory: Path) -> None:
@@ -78,9 +74,8 @@ def test_files_arrive(scene, known):
     directory = scene.fetch(known=known)
     scene.check(directory)
     assert directory == repo_directory(scene.data_dir, REPO) / "snapshots" / COMMIT
-    assert scene.progress[-1][0] == 1.0
-    fractions = [fraction for fraction, _ in scene.progress]
-    assert fractions == sorted(fractions)
+    assert scene.progress[-1] == 1.0
+    assert scene.progress == sorted(scene.progress)
 
 
 @pytest.mark.parametrize("offline", [True, False])

@@ -35,7 +35,7 @@ from wyoming_qwen3tts.models.checkpoints import (
 )
 from wyoming_qwen3tts.models.install import InstallJob
 from wyoming_qwen3tts.models.installer import run_install
-from wyoming_qwen3tts.models.progress import InstallProgress, LogReporter, read_progress
+from wyoming_qwen3tts.models.progress import InstallProgress, LogReporter, parse_progress
 from wyoming_qwen3tts.models.references import (
     WORK_NAME,
     build_request,
@@ -170,7 +170,7 @@ def _running(data_dir: Path) -> list[InstallProgress]:
     # A lock that is held raises a TimeoutError.
     with suppress(OSError), data_lock(data_dir).acquire(timeout=0):
         return []
-    found = (read_progress(path) for path in paths)
+    found = (parse_progress(path.read_bytes()) for path in paths)
     return [progress for progress in found if progress is not None and not progress.is_over]
 
 

@@ -61,9 +61,9 @@ class Downloader:
     """Downloads files of repositories into a data directory, whose lock the caller holds."""
 
     def __init__(
-        self, data_dir: Path, report: Callable[[float, str], None], *, local_files_only: bool
+        self, data_dir: Path, report: Callable[[float], None], *, local_files_only: bool
     ) -> None:
-        """Prepare; ``report`` is called with the finished fraction and the current step."""
+        """Prepare; ``report`` is called with the finished fraction."""
         self._data_dir = data_dir
         self._report = report
         self._is_offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
@@ -155,10 +155,8 @@ class Downloader:
             )
         for file in missing:
 
-            def written(position: int, file: _RemoteFile = file, before: int = finished) -> None:
-                done = before + position
-                words = f"{file.path}, {done // _MEGABYTE} of {total // _MEGABYTE} MB"
-                self._report(min(done / total, 1.0), words)
+            def written(position: int, before: int = finished) -> None:
+                self._report(min((before + position) / total, 1.0))
 
             for pause_s in (*_PAUSES_S, None):
                 try:

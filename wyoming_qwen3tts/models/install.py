@@ -30,12 +30,7 @@ from wyoming_qwen3tts.models.checkpoints import (
     link_or_copy,
     remove_checkpoint,
 )
-from wyoming_qwen3tts.models.progress import (
-    EtaEstimator,
-    InstallProgress,
-    Report,
-    State,
-)
+from wyoming_qwen3tts.models.progress import EtaEstimator, InstallProgress, Report, State
 from wyoming_qwen3tts.models.references import PRECISIONS, BuildRequest
 from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME
 
@@ -74,9 +69,7 @@ class InstallJob:
 
     request: BuildRequest
     fetch_only: bool = False
-    """Download without building."""
     local_files_only: bool = False
-    """Never use the network."""
     keep_checkpoint: bool = False
 
     def to_json(self) -> str:
@@ -193,14 +186,14 @@ def _build(request: BuildRequest, checkpoint: Path, eta: EtaEstimator) -> None:
     from wyoming_qwen3tts.builder.build import BuildOptions, build_bundle
     from wyoming_qwen3tts.builder.recipe import uniform_recipe
 
-    eta.advance(0.0, "starting")
+    eta.advance(0.0)
     precision = next(each for each in PRECISIONS if each == request.precision)
     options = BuildOptions(recipe=uniform_recipe(precision), name=request.name, force=True)
     build_bundle(
         checkpoint,
         request.target,
         options,
-        lambda component, fraction: eta.advance(fraction, component),
+        lambda _component, fraction: eta.advance(fraction),
     )
 
 

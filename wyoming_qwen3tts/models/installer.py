@@ -113,7 +113,7 @@ class ModelInstaller:
             bundle: InstalledBundle | None
             if isinstance(model, BuildRequest):
                 bundle = model.fallback or model.expected_bundle()
-                waiting = InstallProgress(model.reference, "fetching", 0.0, None, "waiting")
+                waiting = InstallProgress(model.reference, "fetching", 0.0, None)
                 self._jobs.append(_Job(model, bundle, waiting))
             else:
                 bundle = model
@@ -180,50 +180,40 @@ class ModelInstaller:
 
     async def _run_job(self, job: _Job) -> None:
         """Install a model; try again what may work later."""
-        retry_s = self._first_retry_s
-        while True:
-            async with self._one_at_a_time:
-                progress = await self._attempt(job)
-                if progress.state == "ready":
-                    bundle = await asyncio.to_thread(intact_bundle, job.request.target)
-                    if bundle is not None:
-                        self._put(job, bundle)
-                        return
-                    job.progress = replace(progress, state="failed", message="It is damaged again.")
-            if progress.retry_s is None:
-                job.is_settled.set()
-                return
-            delay_s = max(retry_s, progress.retry_s)
-            next_attempt = f"The next attempt is in {spell_duration(delay_s)}."
-            _LOGGER.info("%s: %s", progress.model, next_attempt)
-            job.progress = replace(progress, message=f"{progress.message} {next_attempt}")
-            await asyncio.sleep(delay_s)
-            retry_s = min(2 * retry_s, _MAX_RETRY_S)
-
-    async def _attempt(self, job: _Job) -> InstallProgress:
-        log = LogReporter()
-
-        def report(progress: InstallProgress) -> None:
-            job.progress = progress
-            log(progress)
-
+        log, min_retry_s = LogReporter(), self._first_retry_s
         install_job = InstallJob(
             job.request,
             local_files_only=self._local_files_only,
             keep_checkpoint=self._keep_checkpoint,
         )
-        try:
-            return await run_install(install_job, report)
-        except OSError as error:  # the child cannot be started now
-            return replace(job.progress, state="failed", message=f"{error}.", retry_s=0.0)
 
-    def _put(self, job: _Job, bundle: InstalledBundle) -> None:
-        """Put a bundle into the list, in the place of the expected one."""
-        self.bundles[:] = [
-            bundle if known is job.expected_bundle else known for known in self.bundles
-        ]
-        if bundle not in self.bundles:
-            self.bundles.append(bundle)
-        job.is_ready = True
-        job.is_settled.set()
-        self._installed.put_nowait(bundle)
+        def report(progress: InstallProgress) -> None:
+            job.progress = progress
+            log(progress)
+
+        while True:
+            async with self._one_at_a_time:
+                try:
+                    progress = await run_install(install_job, report)
+                except OSError as error:  # the child cannot be started now
+                    progress = replace(job.progress, state="failed", message=f"{error}.", retry_s=0)
+                bundle = await asyncio.to_thread(intact_bundle, job.request.target)
+            if progress.state == "ready" and bundle is not None:
+                self.bundles[:] = [
+                    bundle if known is job.expected_bundle else known for known in self.bundles
+                ]
+                if bundle not in self.bundles:
+                    self.bundles.append(bundle)
+                job.is_ready = True
+                self._installed.put_nowait(bundle)
+            elif progress.state == "ready":
+                job.progress = replace(progress, state="failed", message="It is damaged again.")
+            if progress.retry_s is None:
+                job.is_settled.set()
+                return
+            delay_s = max(min_retry_s, progress.retry_s)
+            next_attempt = f"The next attempt is in {spell_duration(delay_s)}."
+            _LOGGER.info("%s: %s", progress.model, next_attempt)
+            job.progress = replace(progress, message=f"{progress.message} {next_attempt}")
+            await asyncio.sleep(delay_s)
+            min_retry_s = min(2 * min_retry_s, _MAX_RETRY_S)
