@@ -14,7 +14,7 @@ from wyoming_qwen3tts.engine.narration import SpeechEngine
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.errors import ModelNotReadyError
 from wyoming_qwen3tts.machine import trim_free_memory
-from wyoming_qwen3tts.models.bundles import InstalledBundle
+from wyoming_qwen3tts.models.bundles import EMBEDDED_NOTICE, InstalledBundle
 from wyoming_qwen3tts.models.installer import ModelInstaller
 from wyoming_qwen3tts.models.references import BuildRequest, served_models
 from wyoming_qwen3tts.monitoring.metrics import Metrics
@@ -83,8 +83,8 @@ async def open_engine(
 
 def _log_serving(bundle: InstalledBundle) -> None:
     _LOGGER.info("Serving %s from %s", bundle.reference, bundle.directory)
-    if bundle.notice is not None:
-        _LOGGER.warning(bundle.notice)
+    if bundle.is_embedded:
+        _LOGGER.warning(EMBEDDED_NOTICE)
 
 
 async def _warm_up_models(engine: SpeechEngine) -> None:

@@ -51,11 +51,6 @@ class InstalledBundle:
         return self.manifest.name == EMBEDDED_NAME
 
     @property
-    def notice(self) -> str | None:
-        """What users of the demo voice should know."""
-        return EMBEDDED_NOTICE if self.is_embedded else None
-
-    @property
     def num_bytes(self) -> int:
         """Size on disk."""
         return sum(file.bytes for file in self.manifest.files)

@@ -15,8 +15,6 @@ from wyoming_qwen3tts.models.references import WORK_NAME
 STORE_NAME: Final = ".checkpoints"
 PART_SUFFIX: Final = ".part"
 _PREFIX: Final = "models--"
-# Older versions kept second names of all files there.
-_OBSOLETE: Final = ("blobs", "partial")
 
 
 def repo_directory(data_dir: Path, repo: str) -> Path:
@@ -33,8 +31,8 @@ def downloaded_repos(data_dir: Path) -> list[str]:
 def remove_checkpoint(data_dir: Path, repo: str) -> None:
     """Remove what was downloaded of a repository."""
     shutil.rmtree(repo_directory(data_dir, repo), ignore_errors=True)
-    for name in _OBSOLETE if downloaded_repos(data_dir) else ("",):
-        shutil.rmtree(data_dir / STORE_NAME / name, ignore_errors=True)
+    if not downloaded_repos(data_dir):
+        shutil.rmtree(data_dir / STORE_NAME, ignore_errors=True)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

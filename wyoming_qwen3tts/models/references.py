@@ -55,7 +55,6 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS: Final = "model.safetensors"
 _HUB_FOLDER: Final = "models--"
 _ID_DIGITS: Final = 6
-_SLUG_LENGTH: Final = 40
 
 
 @dataclass(frozen=True)
@@ -158,16 +157,17 @@ def resolve(
         ConfigError: The reference means nothing.
         BundleError: The directory holds a bundle that cannot be used.
     """
-    if _is_path(reference):
-        return _from_directory(reference, data_dirs[0], precision)
     if reference.lower() == EMBEDDED_NAME:
         return demo_voice_bundle()
-    wanted = _parse(reference, data_dirs[0], precision)
-    if fitting := [bundle for bundle in installed_bundles(data_dirs) if wanted.matches(bundle)]:
-        return _choose(fitting, data_dirs[0], wanted)
-    if _names_directory(reference):
-        return _from_directory(reference, data_dirs[0], precision)
-    return build_request(reference, data_dirs, precision)
+    if not _is_path(reference):
+        wanted = _parse(reference, data_dirs[0], precision)
+        if fitting := [each for each in installed_bundles(data_dirs) if wanted.matches(each)]:
+            return _choose(fitting, data_dirs[0], wanted)
+    directory = Path(reference).expanduser().resolve()
+    if _names_directory(reference) and (directory / MANIFEST_NAME).is_file():
+        return read_bundle(directory)
+    request = build_request(reference, data_dirs, precision)
+    return request if request.checkpoint is None else request.installed() or request
 
 
 def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AUTO) -> BuildRequest:
@@ -176,7 +176,7 @@ def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AU
     Raises:
         ConfigError: The reference means nothing.
     """
-    if _is_path(reference) or _names_directory(reference):
+    if _names_directory(reference):
         return _checkpoint_request(reference, data_dirs[0], precision)
     wanted = _parse(reference, data_dirs[0], precision)
     if wanted.repo is None:
@@ -233,11 +233,8 @@ def served_models(
     """
     for data_dir in data_dirs:
         restore_bundles(data_dir)
-    found: list[InstalledBundle | BuildRequest]
-    if references:
-        found = [resolve(reference, data_dirs, precision) for reference in references]
-    else:
-        found = _one_of_each(data_dirs, precision)
+    found = [resolve(reference, data_dirs, precision) for reference in references]
+    found = found or _one_of_each(data_dirs, precision)
     for model in found:
         if isinstance(model, BuildRequest) and model.damage is not None:
             serving = f"; {model.fallback.reference} serves meanwhile" if model.fallback else ""
@@ -277,7 +274,8 @@ def _choose(
     recipe, source = best.manifest.recipe, best.manifest.source
     if wanted is None or wanted.repo is None:
         repo = None if best.is_published else source.repo
-        revision = source.revision or _revision_of(repo)
+        model = find_model(repo) if repo else None
+        revision = source.revision or (model.revision if model else _MAIN)
         wanted = BuildRequest(best.directory.parent.name, recipe, data_dir, repo, revision)
     if wanted.repo is None or (recipe not in PRECISIONS and not wanted.is_ready_made):
         # Its source is unknown: opening it tells what is wrong.
@@ -297,16 +295,6 @@ def _with_precision(request: BuildRequest) -> BuildRequest:
     return replace(request, precision=precision)
 
 
-def _from_directory(
-    reference: str, data_dir: Path, precision: str
-) -> InstalledBundle | BuildRequest:
-    directory = Path(reference).expanduser().resolve()
-    if (directory / MANIFEST_NAME).is_file():
-        return read_bundle(directory)
-    request = _checkpoint_request(reference, data_dir, precision)
-    return request.installed() or request
-
-
 def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> BuildRequest:
     directory = Path(reference).expanduser().resolve()
     if not (directory / "config.json").is_file():
@@ -317,17 +305,14 @@ def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> Build
     return _with_precision(BuildRequest(name, precision, data_dir, checkpoint=directory))
 
 
-def _revision_of(repo: str | None) -> str:
-    model = None if repo is None else find_model(repo)
-    return _MAIN if model is None else model.revision
-
-
 def _is_path(reference: str) -> bool:
     return reference.startswith(("/", "./", "../", "~")) or reference in (".", "..")
 
 
 def _names_directory(reference: str) -> bool:
-    """Whether a reference with a slash means a directory; names of models come first."""
+    """Whether a path, or another reference with a slash, means a directory; names come first."""
+    if _is_path(reference):
+        return True
     if "/" not in reference or not Path(reference).is_dir():
         return False
     repo = referenced_repo(reference)
@@ -354,32 +339,23 @@ def _parse(reference: str, data_dir: Path, precision: str) -> BuildRequest:
     if published is not None and revision in ("", published.ready_made_revision):
         repo, revision = published.ready_made_repo, published.ready_made_revision
     elif revision not in ("", _MAIN):
-        name = f"{name}-{_revision_slug(revision)}"
+        digits = revision if _COMMIT.fullmatch(revision) else _digest(revision)
+        name = f"{name}-{digits[:_ID_DIGITS]}"
     return BuildRequest(
         name, precision, data_dir, repo, revision or _MAIN, is_ready_made=is_ready_made
     )
 
 
-def _revision_slug(revision: str) -> str:
-    """Return a part of a folder name that differs between revisions."""
-    if _COMMIT.fullmatch(revision):
-        return revision[:_ID_DIGITS]
-    digest = hashlib.sha256(revision.encode()).hexdigest()[:_ID_DIGITS]
-    return f"{_slug(revision)[:_SLUG_LENGTH]}-{digest}"
-
-
 def _local_name(directory: Path) -> str:
     """Return a model name that no other checkpoint's directory has."""
-    label = directory.name
-    for part in directory.parts:
-        if part.startswith(_HUB_FOLDER):
-            label = part.removeprefix(_HUB_FOLDER).rpartition("--")[2]
-    digest = hashlib.sha256(str(directory).encode()).hexdigest()[:_ID_DIGITS]
-    return f"{_slug(label)}-{digest}"
+    hub_folders = [part for part in directory.parts if part.startswith(_HUB_FOLDER)]
+    label = hub_folders[-1].rpartition("--")[2] if hub_folders else directory.name
+    slug = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
+    return f"{slug}-{_digest(str(directory))[:_ID_DIGITS]}"
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read_facts(directory: Path) -> ModelFacts | None:

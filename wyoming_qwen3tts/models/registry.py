@@ -1,37 +1,24 @@
-"""The five published models (``data/models.yaml``), by name, alias or repository."""
+"""The published models (``data/models.yaml``), by name, alias or repository."""
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 import yaml
 
-from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
     BundleSource,
-    CodecIds,
-    GenerationDefaults,
     Manifest,
     ModelFacts,
     ModelType,
     TalkerLayout,
-    TextIds,
+    decode_strictly,
 )
 
 _DATA: Final = "data/models.yaml"
-# The same in all published models.
-_NUM_CODE_GROUPS: Final = 16
-_CODEBOOK_SIZE: Final = 2048
-_MAX_POSITIONS: Final = 32_768
-_SAMPLE_RATE_HZ: Final = 24_000
-_SAMPLES_PER_FRAME: Final = 1920
-_TALKER: Final = TalkerLayout(
-    num_layers=28, num_kv_heads=8, head_size=128, max_positions=_MAX_POSITIONS, cache_type="float32"
-)
 
 
 @dataclass(frozen=True)
@@ -39,7 +26,6 @@ class CheckpointFile:
     """One file of a published checkpoint."""
 
     path: str
-    """Relative to the checkpoint."""
     bytes: int
     """Exact where the whole hash is known, else as observed."""
     sha256: str = ""
@@ -51,9 +37,7 @@ class Measured:
     """Measured needs of a bundle, in bytes."""
 
     bundle_bytes: int
-    """On disk."""
     build_peak_bytes: int
-    """Resident memory of the build."""
     serve_peak_bytes: int
     """Resident memory of a server that speaks with it."""
 
@@ -63,7 +47,6 @@ class PublishedModel:
     """A published checkpoint."""
 
     name: str
-    """Such as ``qwen3-tts-0.6b-customvoice``."""
     aliases: tuple[str, ...]
     repo: str
     revision: str
@@ -71,7 +54,6 @@ class PublishedModel:
     model_type: ModelType
     model_size: str
     hidden_size: int
-    """Width of the talker."""
     features: tuple[str, ...]
     """Abilities, in a few words each."""
     licence: str
@@ -80,7 +62,7 @@ class PublishedModel:
     ready_made_repo: str
     """Where ready-made ONNX bundles of it are."""
     ready_made_revision: str
-    measured: Mapping[str, Measured] = field(default_factory=dict)
+    measured: dict[str, Measured]
     """``cpu_int8`` -> what was measured of that bundle."""
 
     @property
@@ -103,8 +85,13 @@ class PublishedModel:
 def published_models() -> tuple[PublishedModel, ...]:
     """Return the published models."""
     values = _read()
-    shared = [CheckpointFile(**entry) for entry in values["shared_files"]]
-    return tuple(_model(entry, shared) for entry in values["models"])
+    models = []
+    for entry in values["models"]:
+        # Small files first: they show errors before gigabytes are downloaded.
+        files = sorted([*entry["files"], *values["shared_files"]], key=lambda file: file["bytes"])
+        entry = {"measured": {}, **entry, "files": files}
+        models.append(decode_strictly(PublishedModel, entry, _DATA))
+    return tuple(models)
 
 
 def find_model(name: str) -> PublishedModel | None:
@@ -130,24 +117,11 @@ def suggest_models(name: str) -> str:
 
 def expected_facts(model: PublishedModel) -> ModelFacts:
     """Return the facts that the model's configuration states."""
-    facts = _read()["facts"]
-    has_presets = model.model_type == "custom_voice"
-    return ModelFacts(
-        model_type=model.model_type,
-        model_size=model.model_size,
-        hidden_size=model.hidden_size,
-        num_code_groups=_NUM_CODE_GROUPS,
-        codebook_size=_CODEBOOK_SIZE,
-        max_positions=_MAX_POSITIONS,
-        sample_rate_hz=_SAMPLE_RATE_HZ,
-        samples_per_frame=_SAMPLES_PER_FRAME,
-        text_ids=TextIds(**facts["text_ids"]),
-        codec_ids=CodecIds(**facts["codec_ids"]),
-        languages=facts["languages"] | (facts["dialect_languages"] if has_presets else {}),
-        speakers=dict(facts["speakers"]) if has_presets else {},
-        dialects=dict(facts["dialects"]) if has_presets else {},
-        generation=GenerationDefaults(**facts["generation"]),
-    )
+    values = _read()
+    own = {name: getattr(model, name) for name in ("model_type", "model_size", "hidden_size")}
+    presets = values["preset_facts"] if model.model_type == "custom_voice" else {}
+    facts: ModelFacts = decode_strictly(ModelFacts, {**values["facts"], **presets, **own}, _DATA)
+    return facts
 
 
 def expected_manifest(name: str, precision: str, facts: ModelFacts, repo: str | None) -> Manifest:
@@ -159,32 +133,16 @@ def expected_manifest(name: str, precision: str, facts: ModelFacts, repo: str | 
         recipe=precision,
         precision={},
         facts=facts,
-        talker=_TALKER,
+        talker=TalkerLayout(**_read()["talker"]),
         source=BundleSource(repo, revision=None, model_sha256=""),
-        builder_version=__version__,
+        builder_version="",
         files=(),
         quantization=(),
     )
 
 
 @cache
-def _read() -> Mapping[str, Any]:
+def _read() -> dict[str, Any]:
     text = files("wyoming_qwen3tts.models").joinpath(_DATA).read_text(encoding="utf-8")
-    values: Mapping[str, Any] = yaml.safe_load(text)
+    values: dict[str, Any] = yaml.safe_load(text)
     return values
-
-
-def _model(entry: Mapping[str, Any], shared: list[CheckpointFile]) -> PublishedModel:
-    values = dict(entry)
-    files = [*(CheckpointFile(**file) for file in values.pop("files")), *shared]
-    published, measured = values.pop("published"), values.pop("measured", {})
-    return PublishedModel(
-        # Small files first: they show errors before gigabytes are downloaded.
-        files=tuple(sorted(files, key=lambda file: file.bytes)),
-        aliases=tuple(values.pop("aliases")),
-        features=tuple(values.pop("features")),
-        ready_made_repo=published["repo"],
-        ready_made_revision=published["revision"],
-        measured={name: Measured(**figures) for name, figures in measured.items()},
-        **values,
-    )
