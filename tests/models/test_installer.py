@@ -141,9 +141,12 @@ def installer_for(tmp_path, *models, **settings) -> ModelInstaller:
 
 
 @pytest.mark.slow
-async def test_hub_that_is_unreachable_is_asked_again_until_it_answers(hub, builds_here, tmp_path):
+async def test_hub_that_is_unreachable_is_asked_again_until_it_answers(
+    hub, builds_here, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(installer_module, "_FIRST_RETRY_S", 0.3)
     hub.fail(LISTING, status=503, times=2 * 4)
-    installer = installer_for(tmp_path, OWN, first_retry_s=0.3)
+    installer = installer_for(tmp_path, OWN)
     assert installer.bundles == []
     async with installer.running():
 
@@ -173,8 +176,9 @@ async def test_what_may_work_later_is_tried_again(hub, builds_here, tmp_path, mo
         report(failed)
         return failed
 
+    monkeypatch.setattr(installer_module, "_FIRST_RETRY_S", 0.1)
     monkeypatch.setattr(installer_module, "run_install", run_install)
-    installer = installer_for(tmp_path, OWN, first_retry_s=0.1, wait_s=60.0)
+    installer = installer_for(tmp_path, OWN, wait_s=60.0)
     async with installer.running():
         if retry_s is None:
             with pytest.raises(ModelNotReadyError, match="is not ready: No memory"):

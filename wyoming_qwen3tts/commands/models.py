@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tqdm import tqdm
-
 from wyoming_qwen3tts.commands.health import ask_server
 from wyoming_qwen3tts.commands.table import print_table
 from wyoming_qwen3tts.config import Config, add_flags, is_given
@@ -50,32 +48,36 @@ from wyoming_qwen3tts.voices.voice_folder import escape_control_chars
 
 _MEGABYTE: Final = 1_000_000
 _ASK_TIMEOUT_S: Final = 5.0
+_INSTALL_FLAGS: Final = ("precision", "local_files_only")
+_ACTIONS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("list", "list models, voices, progress and problems", ("uri",)),
+    ("fetch", "download a model's checkpoint without building", _INSTALL_FLAGS),
+    (
+        "build",
+        "download what is missing and build the bundle",
+        (*_INSTALL_FLAGS, "keep_checkpoint"),
+    ),
+    ("remove", "remove a model: its bundles and its checkpoint", ()),
+    ("prune", "remove incomplete bundles and checkpoints that were built", ()),
+    ("check", "compare every file with its hash", ()),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``models`` and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list models, voices, progress and problems")
-    fetch = actions.add_parser("fetch", help="download a model's checkpoint without building")
-    build = actions.add_parser("build", help="download what is missing and build the bundle")
-    remove = actions.add_parser("remove", help="remove a model: its bundles and its checkpoint")
-    prune = actions.add_parser(
-        "prune", help="remove incomplete bundles and checkpoints that were built"
-    )
-    check = actions.add_parser("check", help="compare every file with its hash")
-    for action in (fetch, build, remove, check):
-        action.add_argument(
-            "model",
-            nargs="*" if action is check else "+",
-            metavar="MODEL",
-            help="a name or name/int4, a repository (owner/name), or a path (./checkpoint)",
-        )
-    listing.add_argument("--json", action="store_true", help="print JSON")
-    add_flags(listing, "data_dirs", "uri")
-    add_flags(fetch, "data_dirs", "precision", "local_files_only")
-    add_flags(build, "data_dirs", "precision", "local_files_only", "keep_checkpoint")
-    for action in (remove, prune, check):
-        add_flags(action, "data_dirs")
+    for name, words, flags in _ACTIONS:
+        action = actions.add_parser(name, help=words)
+        add_flags(action, "data_dirs", *flags)
+        if name == "list":
+            action.add_argument("--json", action="store_true", help="print JSON")
+        elif name != "prune":
+            action.add_argument(
+                "model",
+                nargs="*" if name == "check" else "+",
+                metavar="MODEL",
+                help="a name or name/int4, a repository (owner/name), or a path (./checkpoint)",
+            )
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
@@ -84,17 +86,13 @@ def run(args: argparse.Namespace, config: Config) -> int:
     Raises:
         Qwen3TTSError: The action is not possible.
     """
-    match args.action:
-        case "list":
-            return _list(args, config)
-        case "remove":
-            return _remove(args.model, config.data_paths)
-        case "prune":
-            return _prune(config.data_paths)
-        case "check":
-            return _check(args.model, config.data_paths)
-        case _:
-            return _install(args, config)
+    if args.action == "list":
+        return _list(args, config)
+    if args.action in ("fetch", "build"):
+        return _install(args, config)
+    if args.action == "prune":
+        return _prune(config.data_paths)
+    return (_remove if args.action == "remove" else _check)(args.model, config.data_paths)
 
 
 def _list(args: argparse.Namespace, config: Config) -> int:
@@ -276,24 +274,20 @@ def _check(names: Sequence[str], data_dirs: Sequence[Path]) -> int:
         if bundle.is_published:
             print(f"not checked: {bundle.directory} was published without hashes")
             continue
-        for file in tqdm(bundle.manifest.files, desc=bundle.reference, disable=None, leave=False):
+        for file in bundle.manifest.files:
             num_files += 1
-            problem = _problem(bundle.directory / file.path, file.sha256)
-            if problem is not None:
+            path, problem = bundle.directory / file.path, "is missing"
+            if path.is_file():
+                with path.open("rb") as content:
+                    found = hashlib.file_digest(content, "sha256").hexdigest()
+                problem = "" if found == file.sha256 else f"is damaged (sha256 {found})"
+            if problem:
                 num_problems += 1
-                print(f"PROBLEM  {bundle.reference}: {bundle.directory / file.path} {problem}")
+                print(f"PROBLEM  {bundle.reference}: {path} {problem}")
     print(f"files checked: {num_files}, damaged or missing: {num_problems}")
     if num_problems:
         print("Repair a damaged model: wyoming-qwen3tts models remove MODEL, then models build")
     return 1 if num_problems else 0
-
-
-def _problem(path: Path, expected: str) -> str | None:
-    if not path.is_file():
-        return "is missing"
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    return None if found == expected else f"is damaged (sha256 {found}, not {expected})"
 
 
 def _megabytes(num_bytes: int) -> str:

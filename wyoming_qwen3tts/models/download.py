@@ -63,7 +63,7 @@ class Downloader:
     def __init__(
         self, data_dir: Path, report: Callable[[float], None], *, local_files_only: bool
     ) -> None:
-        """Prepare; ``report`` is called with the finished fraction."""
+        """``report`` is called with the finished fraction."""
         self._data_dir = data_dir
         self._report = report
         self._is_offline = local_files_only or bool(constants.HF_HUB_OFFLINE)

@@ -99,30 +99,26 @@ class ModelInstaller:
         wait_s: float = 0.0,
         local_files_only: bool = False,
         keep_checkpoint: bool = False,
-        first_retry_s: float = _FIRST_RETRY_S,
     ) -> None:
         """Take the models, most wanted first; nothing happens before :meth:`running`.
 
-        A client's request waits ``wait_s`` for a model that is being installed. After a failure
-        the first new attempt is made after ``first_retry_s``, which doubles.
+        A client's request waits ``wait_s`` for a model that is being installed.
         """
         self.bundles: list[InstalledBundle] = []
         """The models, those that are not ready yet by their expected voices."""
         self._jobs: list[_Job] = []
         for model in models:
-            bundle: InstalledBundle | None
-            if isinstance(model, BuildRequest):
-                bundle = model.fallback or model.expected_bundle()
-                waiting = InstallProgress(model.reference, "fetching", 0.0, None)
-                self._jobs.append(_Job(model, bundle, waiting))
-            else:
-                bundle = model
+            if isinstance(model, InstalledBundle):
+                self.bundles.append(model)
+                continue
+            bundle = model.fallback or model.expected_bundle()
+            self._jobs.append(
+                _Job(model, bundle, InstallProgress(model.reference, "fetching", 0.0, None))
+            )
             if bundle is not None:
                 self.bundles.append(bundle)
         self._wait_s = wait_s
-        self._local_files_only = local_files_only
-        self._keep_checkpoint = keep_checkpoint
-        self._first_retry_s = first_retry_s
+        self._options = {"local_files_only": local_files_only, "keep_checkpoint": keep_checkpoint}
         self._one_at_a_time = asyncio.Lock()
         self._installed: asyncio.Queue[InstalledBundle | None] = asyncio.Queue()
 
@@ -180,12 +176,8 @@ class ModelInstaller:
 
     async def _run_job(self, job: _Job) -> None:
         """Install a model; try again what may work later."""
-        log, min_retry_s = LogReporter(), self._first_retry_s
-        install_job = InstallJob(
-            job.request,
-            local_files_only=self._local_files_only,
-            keep_checkpoint=self._keep_checkpoint,
-        )
+        log, min_retry_s = LogReporter(), _FIRST_RETRY_S
+        install_job = InstallJob(job.request, **self._options)
 
         def report(progress: InstallProgress) -> None:
             job.progress = progress
