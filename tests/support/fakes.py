@@ -14,7 +14,7 @@ SAMPLE_RATE_HZ = 24_000
 FRAME_SAMPLES = 1_920
 
 VOICES = (
-    VoiceInfo("ryan", "Ryan, dynamic", ("de", "en"), version="1.0"),
+    VoiceInfo("ryan", "Ryan, dynamic", ("de", "en")),
     VoiceInfo("vivian", "Vivian, bright", ("en", "zh"), ("cheerful", "whisper")),
 )
 

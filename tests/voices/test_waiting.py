@@ -177,7 +177,7 @@ class TestMisplacedFiles:
         (directory / "ref.WAV").write_bytes(clip_bytes())
         (directory / "REF.TXT").write_text(TRANSCRIPT)
         (voice,) = VoiceLibrary([tmp_path]).scan()
-        assert (voice.problem, voice.kind, voice.text) == (None, "icl", TRANSCRIPT)
+        assert (voice.problem, voice.text) == (None, TRANSCRIPT)
         encoders = CountingEncoders()
         assert VoiceLibrary([tmp_path]).prepare(voice, encoding_model(encoders)).result(10)
 

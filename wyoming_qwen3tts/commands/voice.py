@@ -3,9 +3,10 @@
 import argparse
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from tqdm import tqdm
 
@@ -15,33 +16,27 @@ from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
 from wyoming_qwen3tts.models.bundles import installed_bundles
 from wyoming_qwen3tts.models.references import find_bundle, installed_models
 from wyoming_qwen3tts.runtime.bundle import open_bundle
-from wyoming_qwen3tts.text.language import language_code
-from wyoming_qwen3tts.text.rules import LANGUAGES
+from wyoming_qwen3tts.text.language import known_language
 from wyoming_qwen3tts.voices.catalog import Catalog
 from wyoming_qwen3tts.voices.editing import (
-    DESIGNS_NAME,
     DesignBrief,
-    VoiceDesigner,
+    Designer,
     add_voice,
-    candidate_path,
     design_texts,
     design_voice,
     keep_candidate,
     remove_voice,
+    speak_brief,
 )
 from wyoming_qwen3tts.voices.library import LIBRARY_NAME, VoiceLibrary
 from wyoming_qwen3tts.voices.voice_folder import (
     LibraryVoice,
-    VoiceKind,
-    check_clip,
     check_voice_name,
     read_text,
     voice_key,
 )
 
 _PROGRAM: Final = "wyoming-qwen3tts voice"
-_MAX_CANDIDATES: Final = 20
-OpenDesigner: TypeAlias = Callable[[Config], VoiceDesigner]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,57 +58,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     design = actions.add_parser("design", help="make candidates for a voice from a description")
     design.add_argument("description", metavar="DESCRIPTION", help='"warm low male voice"')
     design.add_argument("--name", required=True, metavar="N", help="what clients call the voice")
-    design.add_argument("--candidates", type=int, default=3, metavar="N")
+    design.add_argument("--candidates", type=int, choices=range(1, 21), default=3, metavar="N")
     design.add_argument("--text", metavar="T", help="what candidates say (default: two sentences)")
     design.add_argument("--seed", type=int, metavar="N", help="seed of the first candidate")
     keep = actions.add_parser("keep", help="make a voice of a designed candidate")
     keep.add_argument("name", metavar="NAME", help="the name it was designed under")
     keep.add_argument("candidate", type=int, metavar="CANDIDATE", help="its number")
     for action in (add, design):
-        action.add_argument(
-            "--language", default="en", metavar="L", help="de, de-DE, German ... (default: en)"
-        )
+        help_line = "de, de-DE, German ... (default: en)"
+        action.add_argument("--language", default="en", metavar="L", help=help_line)
     for name, action in actions.choices.items():
         more = {"design": ["models", "threads"], "list": ["models"]}.get(name, [])
         add_flags(action, "data_dirs", *more)
 
 
-def run(args: argparse.Namespace, config: Config, open_designer: OpenDesigner | None = None) -> int:
-    """Run an action; return 1 when something is wrong with a voice. Tests give a designer."""
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Run an action; return 1 when something is wrong with a voice."""
     library = VoiceLibrary(config.data_paths)
     root = config.data_paths[0] / LIBRARY_NAME
-    name = args.name if args.action in ("add", "design", "keep") else ""
-    taken = [voice for voice in library.scan() if name and voice_key(voice.name) == voice_key(name)]
-    if taken:
-        raise VoiceError(
-            f"The name {name} is that of {taken[0].directory}; remove that voice first, or choose "
-            "another name."
-        )
+    if args.action in ("add", "design", "keep"):
+        check_voice_name(args.name)
+        for voice in library.scan():
+            if voice_key(voice.name) == voice_key(args.name):
+                raise VoiceError(
+                    f"The name {args.name} is that of {voice.directory}; remove that voice first, "
+                    "or choose another name."
+                )
     match args.action:
-        case "add":
-            return _add(args, root)
         case "list":
             return _list(args, config, library)
         case "check":
             return _check(library.named(args.name) if args.name else library.scan())
-        case "remove":
-            return _remove(args.name, library)
         case "design":
-            return _design(args, config, root, open_designer or _open_designer)
+            return _design(args, config, root)
+        case "remove":
+            _remove(args.name, library)
+        case "add":
+            _add(args, root)
         case _:
             directory = keep_candidate(root, args.name, args.candidate)
             print(f"Added the voice {args.name} in {directory}; any Base model clones it.")
-            return 0
+    return 0
 
 
-def _add(args: argparse.Namespace, root: Path) -> int:
+def _add(args: argparse.Namespace, root: Path) -> None:
     transcript = args.text if args.text_file is None else read_text(args.text_file)
-    language = _language(args.language)
-    directory = add_voice(root, args.name, language, args.audio, transcript, args.description)
+    directory = add_voice(root, args.name, args.language, args.audio, transcript, args.description)
     print(f"Added the voice {args.name} in {directory}")
     if transcript is None:
         print("Only the timbre is cloned; with --text the copy is closer.")
-    return 0
 
 
 def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> int:
@@ -144,71 +137,56 @@ def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> in
 
 def _check(voices: Sequence[LibraryVoice]) -> int:
     for voice in voices:
-        verdict, words = ("PROBLEM", voice.problem) if voice.problem else ("ok", _facts(voice))
-        print(f"{verdict:7}  {voice.name} ({voice.language}): {words}")
+        if voice.problem:
+            words = voice.problem
+        elif voice.clip is not None:
+            kind = "clip, timbre alone" if voice.text is None else "clip and transcript"
+            words = f"{kind}, {voice.speech_s:.1f} s of speech"
+        elif voice.settings.preset is not None:
+            words = f"the preset {voice.settings.preset} with settings of its own"
+        else:
+            words = "designed from a description"
+        print(f"{'PROBLEM' if voice.problem else 'ok':7}  {voice.name} ({voice.language}): {words}")
     num_problems = sum(voice.problem is not None for voice in voices)
     print(f"voices checked: {len(voices)}, cannot be used: {num_problems}")
     return 1 if num_problems else 0
 
 
-def _facts(voice: LibraryVoice) -> str:
-    if voice.settings.preset is not None:
-        return f"the preset {voice.settings.preset} with settings of its own"
-    if voice.clip is None:
-        return "designed from a description"
-    kind = "clip and transcript" if voice.kind is VoiceKind.ICL else "clip, timbre alone"
-    return f"{kind}, {check_clip(voice):.1f} s of speech"
-
-
-def _remove(name: str, library: VoiceLibrary) -> int:
+def _remove(name: str, library: VoiceLibrary) -> None:
     voices = library.named(name)
     if len(voices) > 1:
         folders = ", ".join(str(voice.directory) for voice in voices)
         raise VoiceError(f"Several folders have the name {name}: {folders}. Remove one by hand.")
     remove_voice(voices[0])
     print(f"Removed {voices[0].directory}")
-    return 0
 
 
-def _design(
-    args: argparse.Namespace, config: Config, root: Path, open_designer: OpenDesigner
-) -> int:
-    if not 1 <= args.candidates <= _MAX_CANDIDATES:
-        raise RequestError(f"--candidates must be 1 to {_MAX_CANDIDATES}, not {args.candidates}.")
+def _design(args: argparse.Namespace, config: Config, root: Path) -> int:
     if not args.description.strip():
         raise RequestError("The description is empty; say what the voice is like.")
-    language = _language(args.language)
+    language = known_language(args.language)
     brief = DesignBrief(args.description.strip(), language, args.text or design_texts()[language])
-    check_voice_name(args.name)
-    designer = open_designer(config)
+    speak = _open_designer(config)
     first_seed = secrets.randbelow(10**6) if args.seed is None else args.seed
     seeds = range(first_seed, first_seed + args.candidates)
     progress = tqdm(seeds, unit="voice", disable=None, leave=False)
-    candidates = design_voice(root, args.name, brief, designer, progress)
-    for number, candidate in enumerate(candidates, 1):
-        problem = f"  UNUSABLE: {candidate.problem}" if candidate.problem is not None else ""
-        path = candidate_path(root / DESIGNS_NAME / args.name, number)
-        print(f"{number}  {path}  {candidate.duration_s:.1f} s, seed {candidate.seed}{problem}")
-    if all(candidate.problem is not None for candidate in candidates):
+    candidates = design_voice(root, args.name, brief, speak, progress)
+    for number, (path, problem) in enumerate(candidates.items(), 1):
+        words = f"UNUSABLE: {problem}" if problem else path
+        print(f"{number}  {words}  (seed {seeds[number - 1]})")
+    if all(candidates.values()):
         print("None of them can be kept; design again, with another seed or description.")
         return 1
     print(f"Listen to them, then keep one: {_PROGRAM} keep {args.name} NUMBER")
     return 0
 
 
-def _open_designer(config: Config) -> VoiceDesigner:
+def _open_designer(config: Config) -> Designer:
     named = [find_bundle(model, config.data_paths) for model in config.models]
     for bundle in named or installed_bundles(config.data_paths):
         if bundle.manifest.facts.model_type == "voice_design":
-            return VoiceDesigner(open_bundle(bundle.directory, config.num_threads))
+            return partial(speak_brief, open_bundle(bundle.directory, config.num_threads))
     raise ConfigError(
         "No VoiceDesign model is installed; name one with --model, or build one with: "
         "wyoming-qwen3tts build CHECKPOINT"
     )
-
-
-def _language(name: str) -> str:
-    code = language_code(name)
-    if code is None:
-        raise RequestError(f"Unknown language {name!r}; use {', '.join(LANGUAGES)}.")
-    return code

@@ -15,7 +15,6 @@ class VoiceInfo:
     description: str
     languages: tuple[str, ...]  # plain two-letter codes
     speakers: tuple[str, ...] = ()  # names of the styles that the voice offers
-    version: str | None = None
 
 
 @dataclass(frozen=True)

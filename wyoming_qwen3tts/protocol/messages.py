@@ -73,7 +73,7 @@ def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Event
                 description=voice.description,
                 attribution=_ATTRIBUTION,
                 installed=True,
-                version=voice.version,
+                version=__version__,
                 languages=list(voice.languages),
                 speakers=[TtsVoiceSpeaker(name=speaker) for speaker in voice.speakers] or None,
             )

@@ -43,16 +43,17 @@ def language_code(name: str | None) -> str | None:
     return _CODES.get(folded) or _CODES.get(re.split(r"[-_. ]", folded)[0])
 
 
-def model_language(code: str) -> str:
-    """Return the checkpoint's spelling of a language, "german" for any form of it.
+def known_language(name: str) -> str:
+    """Return the plain code for any form of a language; a RequestError if it is none of ten."""
+    code = language_code(name)
+    if code is None:
+        raise RequestError(f"Unknown language {name!r}; use one of {', '.join(LANGUAGES)}.")
+    return code
 
-    Raises:
-        RequestError: It is none of the ten languages.
-    """
-    plain = language_code(code)
-    if plain is None:
-        raise RequestError(f"Unknown language {code!r}; use one of {', '.join(LANGUAGES)}.")
-    return _NAMES[plain][0]
+
+def model_language(name: str) -> str:
+    """Return the checkpoint's spelling of a language, "german" for any form of it."""
+    return _NAMES[known_language(name)][0]
 
 
 def detect_language(text: str, candidates: Collection[str] = LANGUAGES) -> str | None:

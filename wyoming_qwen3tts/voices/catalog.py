@@ -9,7 +9,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
@@ -19,7 +18,7 @@ from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, Syn
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.voices.library import VoiceLibrary
-from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, VoiceKind, voice_key
+from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, voice_key
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -36,12 +35,7 @@ _SPEAKER_NOTES = {
     "sohee": "warm, expressive woman; native Korean",
 }
 _EMBEDDED_NOTE = "small English voice; for the real ones name a model"
-_KINDS = {
-    VoiceKind.ICL: "cloned voice",
-    VoiceKind.X_VECTOR: "cloned voice",
-    VoiceKind.DESIGNED: "designed voice",
-    VoiceKind.PRESET: "own settings",
-}
+_KINDS = {"base": "cloned voice", "voice_design": "designed voice", "custom_voice": "own settings"}
 _DEFAULT_DESIGN = "A calm, friendly voice."
 # A code or name of a language, and at most a script and a region: "de", "zh-Hans-CN", "german".
 _LANGUAGE_SUFFIX = re.compile(r"[^\W\d_]+([-_](hans|hant|latn|cyrl))?([-_]([a-z]{2}|\d{3}))?")
@@ -54,8 +48,7 @@ class CatalogVoice:
     info: VoiceInfo
     bundle: InstalledBundle
     """The model that speaks it."""
-    source: PresetSpeaker | LibraryVoice | None
-    """None for the voice that each request describes to a VoiceDesign model."""
+    source: PresetSpeaker | DesignedVoice | LibraryVoice
     language: str | None = None
     """Plain code that the voice always speaks; None leaves it to request and text."""
     native_language: str | None = None
@@ -93,7 +86,8 @@ class Catalog:
                     size = facts.model_size
                     description = f"{description} ({size} model)"
                     info = self._info(f"{name}-{size.lower()}", description, facts)
-                source = None if facts.model_type == "voice_design" else PresetSpeaker(name)
+                is_design = facts.model_type == "voice_design"
+                source = DesignedVoice("") if is_design else PresetSpeaker(name)
                 by_key.setdefault(voice_key(info.name), CatalogVoice(info, bundle, source))
         for entry in library:
             if entry.problem is None and (own := self._from_library(entry)) is not None:
@@ -134,27 +128,26 @@ class Catalog:
     ) -> tuple[Voice, SynthesisOptions]:
         """Return what the model speaks with, and the options with the voice's own in their place.
 
-        A new clip is encoded first. A style is a name or an instruction in free words.
-
-        Raises:
-            VoiceError: The library voice cannot be used.
+        A new clip is encoded first, or a VoiceError raised. A style is a name or an instruction.
         """
         instruction = self._styles.get(style.strip().lower(), style) if style else None
         source = voice.source
-        if source is None:
-            return DesignedVoice(instruction or _DEFAULT_DESIGN), options
         spoken: Voice
-        if isinstance(source, PresetSpeaker):
-            spoken = source
-        else:
+        if isinstance(source, LibraryVoice):
             options = source.settings.apply(options)
             instruction = instruction or source.settings.style
-            # Other requests may wait for the same encoding: this one's end must not cancel it.
-            preparing = asyncio.wrap_future(self._library.prepare(source, model))
-            spoken = await asyncio.shield(preparing)
+            ready: Voice | None = source.spoken
+            if ready is None:
+                # Other requests may wait for the same encoding: this one's end must not cancel it.
+                encoding = asyncio.wrap_future(self._library.prepare(source, model))
+                ready = await asyncio.shield(encoding)
+            spoken = ready
+        else:
+            spoken = source
         if isinstance(spoken, DesignedVoice):
             # The description is the model's instruction: a style can only be added to it.
-            return DesignedVoice(" ".join(filter(None, [spoken.description, instruction]))), options
+            words = " ".join(filter(None, [spoken.description, instruction]))
+            return DesignedVoice(words or _DEFAULT_DESIGN), options
         instruction = self._supported_instruction(instruction, model.facts)
         return spoken, replace(options, instruction=instruction)
 
@@ -198,7 +191,7 @@ class Catalog:
             able.sort(key=lambda bundle: not bundle.manifest.facts.follows_instructions)
         able.sort(key=lambda bundle: size not in ("any", bundle.manifest.facts.model_size))
         facts = able[0].manifest.facts
-        description = entry.settings.description or f"{entry.name} ({_KINDS[entry.kind]})"
+        description = entry.settings.description or f"{entry.name} ({_KINDS[entry.model_type]})"
         info = self._info(entry.name, description, facts)
         if entry.model_type != "base":
             info = replace(info, languages=(entry.language,))
@@ -215,7 +208,6 @@ class Catalog:
             description=description,
             languages=tuple(code for code in LANGUAGES if code in spoken),
             speakers=tuple(self._styles) if facts.follows_instructions else (),
-            version=__version__,
         )
 
 

@@ -20,7 +20,7 @@ import soundfile
 import soxr
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
-from wyoming_qwen3tts.errors import Qwen3TTSError, VoiceError
+from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.files import atomic_write
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
@@ -70,28 +70,19 @@ _MAX_PACE = 2.0
 """Speech this many times faster or slower than average does not belong to the transcript."""
 
 
-def load_reference_clip(path: Path, sample_rate_hz: int) -> Float32Array:
-    """Return the clip in a file, see :func:`decode_reference_clip`."""
-    return decode_reference_clip(read_clip_file(path), sample_rate_hz)
-
-
 def read_clip_file(path: Path) -> bytes:
     """Return the bytes of a clip's file, or raise a VoiceError that says why not."""
+    # Asked first, because opening a pipe would wait for ever.
+    if not path.is_file():
+        raise VoiceError(f"The clip {path.name} is not there, or is not an ordinary file.")
     try:
-        # Asked first, because opening a pipe would wait for ever.
-        num_bytes = path.stat().st_size if path.is_file() else None
-        content = b"" if num_bytes is None or num_bytes > _MAX_FILE_BYTES else path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise VoiceError(f"The clip {path.name} cannot be read: {error.strerror}.") from error
-    if num_bytes is None:
-        raise VoiceError(f"The clip {path.name} is not there, or is not an ordinary file.")
-    if num_bytes > _MAX_FILE_BYTES:
-        raise VoiceError(
-            f"The clip {path.name} has {num_bytes / 10**6:.0f} MB, more than any clip of "
-            f"{MAX_CLIP_S:g} s needs; cut it."
-        )
-    if not content:
-        raise VoiceError(f"The clip {path.name} is an empty file; put a recording there.")
+    if len(content) > _MAX_FILE_BYTES:
+        size = f"more than {_MAX_FILE_BYTES / 10**6:.0f} MB"
+        raise VoiceError(f"The clip {path.name} has {size}; cut it to {MAX_CLIP_S:g} s.")
     return content
 
 
@@ -204,17 +195,15 @@ def _decode(content: bytes) -> tuple[Float32Array, int]:
         ) from error
     if not _MIN_RATE_HZ <= rate_hz <= _MAX_RATE_HZ:
         raise VoiceError(f"The clip has {rate_hz} samples a second; save it again with 24000 Hz.")
-    if not len(samples):
-        raise VoiceError("The clip holds no samples; record it again.")
     if len(samples) > max_samples:
         raise VoiceError(
             f"The clip is longer than {MAX_CLIP_S:g} s; cut it, 5 to 15 s of calm speech make the "
             "best voice."
         )
-    if not np.isfinite(samples).all():
+    if not len(samples) or not np.isfinite(samples).all():
         raise VoiceError(
-            "The clip holds samples that are not numbers (NaN or infinite): the program that saved "
-            "it failed. Save it again as 16-bit wav."
+            "The clip holds no samples, or some that are not numbers (NaN or infinite); save it "
+            "again as 16-bit wav."
         )
     return samples, rate_hz
 
@@ -276,21 +265,14 @@ def _speech_bounds(samples: Float32Array, rate_hz: int) -> tuple[int, int]:
     return int(loud[0]) * size, min(len(samples), (int(loud[-1]) + 1) * size)
 
 
-def encode_clip(
-    content: bytes, transcript: str | None, model: SpeechModel, *, must_match: bool = True
-) -> ClonedVoice:
+def encode_clip(content: bytes, transcript: str | None, model: SpeechModel) -> ClonedVoice:
     """Return the voice that a Base model clones from the bytes of an audio file.
 
-    Without a transcript only the timbre is cloned. ``must_match`` refuses a transcript that cannot
-    be all of what the clip says.
-
-    Raises:
-        VoiceError: The clip, the transcript or the model cannot be used.
+    Without a transcript only the timbre is cloned. Raises a VoiceError for a clip or a model that
+    cannot be used.
     """
     rate_hz = model.facts.sample_rate_hz
     samples = decode_reference_clip(content, rate_hz)
-    if transcript is not None and must_match:
-        check_transcript(transcript, speech_duration_s(samples, rate_hz))
     embed, encode = model.speaker_encoder, model.codec_encoder
     if embed is None or encode is None:
         raise VoiceError(
@@ -303,8 +285,6 @@ def encode_clip(
         else:
             codes = encode(add_continuation_silence(samples, rate_hz))
             voice = IclVoice(embed(samples), transcript, codes)
-    except Qwen3TTSError:
-        raise
     except Exception as error:  # onnxruntime raises several kinds
         raise VoiceError(f"The model {model.name} failed at the clip: {error}") from error
     _check(voice, model.facts)

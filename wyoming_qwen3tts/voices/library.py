@@ -1,12 +1,11 @@
 """The voice library: the voices of all data directories, and how they become ready to speak."""
 
 import asyncio
-import difflib
 import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -15,9 +14,10 @@ from typing import Final, TypeVar
 
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
-from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, Voice
+from wyoming_qwen3tts.settings import suggestion
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.clips import (
+    ClonedVoice,
     cache_path,
     encode_clip,
     load_encoded,
@@ -28,9 +28,7 @@ from wyoming_qwen3tts.voices.voice_folder import (
     CLIP_NAMES,
     DESCRIPTION_NAME,
     LibraryVoice,
-    VoiceKind,
     escape_control_chars,
-    list_files,
     read_voice,
     voice_key,
 )
@@ -60,11 +58,10 @@ class VoiceLibrary:
         self._scanning = threading.Lock()
         self._preparing = threading.Lock()
         self._known: dict[Path, LibraryVoice] = {}
-        self._reported: dict[Path, str | None] = {}
         self._voices: tuple[LibraryVoice, ...] = ()
         self._scan: Future[tuple[LibraryVoice, ...]] | None = None
         self._scan_started_s = 0.0
-        self._prepared: OrderedDict[tuple[Hashable, ...], Future[Voice]] = OrderedDict()
+        self._prepared: OrderedDict[tuple[Hashable, ...], Future[ClonedVoice]] = OrderedDict()
         self._encoder = ThreadPoolExecutor(1, "clip-encoder")
 
     def scan(self) -> tuple[LibraryVoice, ...]:
@@ -74,16 +71,16 @@ class VoiceLibrary:
         """
         with self._scanning:
             self._known = {
-                path: self._read(path, root) if problem is None else _skipped(path, problem)
+                voice.directory: voice
                 for root in self._roots
-                for path, problem in _walk(root)
+                for voice in _walk(root, root, self._known)
             }
             voices = list(_with_unique_names(self._known.values()))
+            reported = {voice.directory: voice.problem for voice in self._voices}
             for voice in voices:
-                if voice.problem and self._reported.get(voice.directory) != voice.problem:
+                if voice.problem and reported.get(voice.directory) != voice.problem:
                     path = escape_control_chars(str(voice.directory))
                     _LOGGER.warning("Skipping voice %s: %s", path, voice.problem)
-            self._reported = {voice.directory: voice.problem for voice in voices}
             voices.sort(key=lambda voice: (voice_key(voice.name), voice.language))
             self._voices = tuple(voices)
         return self._voices
@@ -108,33 +105,22 @@ class VoiceLibrary:
         voices = self.scan()
         named = [voice for voice in voices if voice_key(voice.name) == voice_key(name)]
         if not named:
-            near = difflib.get_close_matches(name, [voice.name for voice in voices], n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            near = suggestion(name, [voice.name for voice in voices])
             shown = escape_control_chars(name[:100])
-            raise VoiceError(f"There is no voice {shown!r} in the library{hint}")
+            raise VoiceError(f"There is no voice {shown!r} in the library{near}.")
         return named
 
-    def prepare(self, voice: LibraryVoice, model: SpeechModel) -> Future[Voice]:
-        """Return the voice as a model of its ``model_type`` speaks it.
+    def prepare(self, voice: LibraryVoice, model: SpeechModel) -> Future[ClonedVoice]:
+        """Return a cloned voice as a Base model speaks it; the future may raise a VoiceError.
 
         A new clip is encoded first: in one thread, one clip at a time, once for all who wait.
-        Prepared voices and encodings on disk do not wait for that thread. This call or the future
-        raises a VoiceError if the voice cannot be used.
+        Prepared voices and encodings on disk do not wait for that thread.
         """
-        if voice.problem is not None:
-            raise VoiceError(f"The voice {voice.name} cannot be used: {voice.problem}")
-        if voice.clip is None:
-            ready: Future[Voice] = Future()
-            preset = voice.settings.preset
-            ready.set_result(
-                PresetSpeaker(voice_key(preset)) if preset else DesignedVoice(voice.text)
-            )
-            return ready
         key = (voice.directory, voice.files, model.name, model.encoder_id)
         with self._preparing:
             future = self._prepared.get(key)
             if future is None or (future.done() and future.exception() is not None):
-                future = _in_daemon_thread(partial(self._clone, voice, voice.clip, model))
+                future = _in_daemon_thread(partial(self._clone, voice, model))
                 self._prepared[key] = future
             self._prepared.move_to_end(key)
             while len(self._prepared) > _MAX_PREPARED:
@@ -145,32 +131,17 @@ class VoiceLibrary:
         """Cancel the encodings that have not begun."""
         self._encoder.shutdown(wait=False, cancel_futures=True)
 
-    def _clone(self, voice: LibraryVoice, clip: Path, model: SpeechModel) -> Voice:
-        transcript = voice.text if voice.kind is VoiceKind.ICL else None
+    def _clone(self, voice: LibraryVoice, model: SpeechModel) -> ClonedVoice:
         try:
-            content = read_clip_file(clip)
-            path = cache_path(voice.directory, content, transcript, model)
-            cloned = load_encoded(path, transcript, model.facts)
+            content = read_clip_file(voice.clip or voice.directory)
+            path = cache_path(voice.directory, content, voice.text, model)
+            cloned = load_encoded(path, voice.text, model.facts)
             if cloned is None:
-                must_match = voice.settings.check_transcript
-                encode = partial(encode_clip, content, transcript, model, must_match=must_match)
-                cloned = self._encoder.submit(encode).result()
+                cloned = self._encoder.submit(encode_clip, content, voice.text, model).result()
                 store_encoded(path, cloned)
         except VoiceError as error:
             raise VoiceError(f"The voice {voice.name} cannot be used: {error}") from error
         return cloned
-
-    def _read(self, directory: Path, root: Path) -> LibraryVoice:
-        try:
-            files = list_files(directory)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            voice = read_voice(directory, root, ())
-            return replace(voice, problem=f"The folder cannot be read: {reason}.")
-        known = self._known.get(directory)
-        if known is not None and known.files == files:
-            return known
-        return read_voice(directory, root, files)
 
 
 def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:
@@ -187,16 +158,18 @@ def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, str | None]]:
-    """Yield the voice folders, two levels below a library, and (path, problem) of other finds."""
+def _walk(folder: Path, root: Path, known: Mapping[Path, LibraryVoice]) -> Iterator[LibraryVoice]:
+    """Yield the voices, whose folders are two levels below the root, and clips beside them."""
     try:
         for path in sorted(folder.iterdir()):
             if path.name.startswith("."):
                 continue
-            if path.is_dir():
-                yield from [(path, None)] if depth else _walk(path, 1)
+            if path.is_dir() and folder == root:
+                yield from _walk(path, root, known)
+            elif path.is_dir():
+                yield read_voice(path, root, known.get(path))
             elif path.suffix.lower() in _CLIP_SUFFIXES or path.name.lower() == DESCRIPTION_NAME:
-                yield (
+                yield _skipped(
                     path,
                     f"{escape_control_chars(path.name)} is not in the folder of a voice; move it "
                     f"to {LIBRARY_NAME}/LANGUAGE/NAME/{CLIP_NAMES[0]}, or use: voice add NAME "
@@ -205,16 +178,14 @@ def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[Path, str | None]]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        yield folder, f"The folder cannot be read: {error.strerror or error}."
+        yield _skipped(folder, f"The folder cannot be read: {error.strerror or error}.")
 
 
 def _skipped(path: Path, problem: str) -> LibraryVoice:
-    """Return what is listed for a file or folder that is not a voice folder."""
     is_fixed_name = path.name.lower() in {*CLIP_NAMES, DESCRIPTION_NAME}
     return LibraryVoice(
         name=escape_control_chars(path.parent.name if is_fixed_name else path.stem),
         language=language_code(path.parent.name) or "?",
-        kind=VoiceKind.X_VECTOR,
         directory=path,
         problem=problem,
     )

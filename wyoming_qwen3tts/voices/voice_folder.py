@@ -13,7 +13,6 @@ import os
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -22,11 +21,12 @@ import yaml
 from wyoming_qwen3tts.errors import ConfigError, VoiceError
 from wyoming_qwen3tts.runtime.manifest import ModelType
 from wyoming_qwen3tts.settings import read_mapping, setting
-from wyoming_qwen3tts.synthesis.request import SynthesisOptions
+from wyoming_qwen3tts.synthesis.request import DesignedVoice, PresetSpeaker, SynthesisOptions
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.clips import (
     check_transcript,
-    load_reference_clip,
+    decode_reference_clip,
+    read_clip_file,
     speech_duration_s,
 )
 
@@ -37,20 +37,11 @@ SETTINGS_NAME: Final = "voice.yaml"
 CHECK_RATE_HZ: Final = 24_000
 """Rate at which clips are checked and written; every published model has it."""
 
-FILE_NAMES: Final = frozenset({*CLIP_NAMES, TRANSCRIPT_NAME, DESCRIPTION_NAME, SETTINGS_NAME})
+_FILE_NAMES: Final = frozenset({*CLIP_NAMES, TRANSCRIPT_NAME, DESCRIPTION_NAME, SETTINGS_NAME})
 FileState: TypeAlias = tuple[str, int, int]
 """Name, size and time of a file; another state means that the file has changed."""
 _MAX_NAME_CHARACTERS = 64
 _MAX_TEXT_BYTES = 16 * 2**10
-
-
-class VoiceKind(StrEnum):
-    """What a voice is made of."""
-
-    ICL = "icl"  # a clip and its transcript, from which speech continues
-    X_VECTOR = "x_vector"  # the timbre of a clip
-    DESIGNED = "designed"  # a description in words
-    PRESET = "preset"  # a preset speaker with settings of its own
 
 
 @dataclass(frozen=True)
@@ -83,14 +74,14 @@ class LibraryVoice:
     """The folder's name; unique among usable voices, see :func:`voice_key`."""
     language: str
     """Plain code of the folder above, or that folder's name if it is not a language."""
-    kind: VoiceKind
     directory: Path
     clip: Path | None = None
-    text: str = ""
-    """Transcript of an ICL voice, description of a designed one."""
+    text: str | None = None
+    """Transcript of the clip, which may be unknown; without a clip, a description of the voice."""
     settings: VoiceSettings = field(default_factory=VoiceSettings)
     files: tuple[FileState, ...] = field(default=(), repr=False)
     """The folder's files when the voice was read."""
+    speech_s: float = 0.0  # seconds of speech in the clip
     problem: str | None = None
     """Why the voice cannot be used and what to do."""
 
@@ -99,7 +90,14 @@ class LibraryVoice:
         """Type of the models that speak it."""
         if self.clip is not None:
             return "base"
-        return "voice_design" if self.kind is VoiceKind.DESIGNED else "custom_voice"
+        return "voice_design" if self.settings.preset is None else "custom_voice"
+
+    @property
+    def spoken(self) -> PresetSpeaker | DesignedVoice | None:
+        """What a model speaks with; None for a clip, which is encoded first."""
+        if self.settings.preset is not None:
+            return PresetSpeaker(voice_key(self.settings.preset))
+        return None if self.clip is not None else DesignedVoice(self.text or "")
 
 
 def voice_key(name: str) -> str:
@@ -158,59 +156,48 @@ def read_settings(path: Path) -> VoiceSettings:
     return VoiceSettings(**read_mapping(VoiceSettings, values, path.name))
 
 
-def list_files(directory: Path) -> tuple[FileState, ...]:
-    """Return the state of the known files in a voice folder; an OSError if it cannot be read."""
+def _list_files(directory: Path) -> tuple[FileState, ...]:
     states: list[FileState] = []
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.lower() in FILE_NAMES:
+            if entry.name.lower() in _FILE_NAMES:
                 is_link_to_nothing = entry.is_symlink() and not Path(entry.path).exists()
                 status = entry.stat(follow_symlinks=not is_link_to_nothing)
                 states.append((entry.name, status.st_size, status.st_mtime_ns))
     return tuple(sorted(states))
 
 
-def check_clip(voice: LibraryVoice) -> float:
-    """Return the seconds of speech in a voice's clip; a VoiceError if it cannot be used."""
-    if voice.clip is None:
-        return 0.0
-    samples = load_reference_clip(voice.clip, CHECK_RATE_HZ)
-    duration_s = speech_duration_s(samples, CHECK_RATE_HZ)
-    if voice.kind is VoiceKind.ICL and (voice.settings.check_transcript or not voice.text):
-        try:
-            check_transcript(voice.text, duration_s)
-        except VoiceError as error:
-            hint = f" (If it is complete, set check_transcript: false in {SETTINGS_NAME}.)"
-            raise VoiceError(f"{error}{hint if voice.text else ''}") from error
-    return duration_s
+def read_voice(directory: Path, root: Path, known: LibraryVoice | None = None) -> LibraryVoice:
+    """Read and check one voice folder of the library ``root``; an error becomes its problem.
 
-
-def read_voice(directory: Path, root: Path, files: tuple[FileState, ...]) -> LibraryVoice:
-    """Read and check one voice folder of the library ``root``; an error becomes its problem."""
+    ``known`` is returned if it was read from the same files.
+    """
+    problem: str | None = None
+    files: tuple[FileState, ...] = ()
+    try:
+        files = _list_files(directory)
+    except OSError as error:
+        problem = f"The folder cannot be read: {error.strerror or error}."
+    if known is not None and known.files == files:
+        return known
     names = {name.lower(): name for name, _, _ in files}
     clips = [name for name, _, _ in files if name.lower() in CLIP_NAMES]
-    if clips:
-        kind = VoiceKind.ICL if TRANSCRIPT_NAME in names else VoiceKind.X_VECTOR
-    else:
-        is_preset = SETTINGS_NAME in names and DESCRIPTION_NAME not in names
-        kind = VoiceKind.PRESET if is_preset else VoiceKind.DESIGNED
-    folder_name = directory.parent.name
+    name, folder_name = unicodedata.normalize("NFC", directory.name), directory.parent.name
     voice = LibraryVoice(
-        name=escape_control_chars(unicodedata.normalize("NFC", directory.name)),
+        name=escape_control_chars(name),
         language=language_code(folder_name) or escape_control_chars(folder_name),
-        kind=kind,
         directory=directory,
         clip=directory / clips[0] if clips else None,
         files=files,
+        problem=problem,
     )
     try:
-        check_voice_name(unicodedata.normalize("NFC", directory.name))
-        _check_inside(directory, root, is_file=False)
-        for name in sorted(names.values()):
-            _check_inside(directory / name, root, is_file=True)
-        return _read_files(voice, names, len(clips))
+        check_voice_name(name)
+        for path in (directory, *(directory / each for each in sorted(names.values()))):
+            _check_inside(path, root)
+        return voice if problem else _read_files(voice, names, len(clips))
     except (VoiceError, ConfigError) as error:
-        return replace(voice, problem=str(error))
+        return replace(voice, problem=problem or str(error))
 
 
 def _read_files(voice: LibraryVoice, names: Mapping[str, str], num_clips: int) -> LibraryVoice:
@@ -236,27 +223,40 @@ def _read_files(voice: LibraryVoice, names: Mapping[str, str], num_clips: int) -
             f"{SETTINGS_NAME} names the preset {escape_control_chars(preset)}, but there is a clip "
             "or a description too; keep one of them."
         )
-    if voice.kind in (VoiceKind.ICL, VoiceKind.DESIGNED):
-        path = voice.directory / names[TRANSCRIPT_NAME if voice.clip else DESCRIPTION_NAME]
-        voice = replace(voice, text=" ".join(read_text(path).split()))
-        if not voice.text and voice.clip is None:
-            raise VoiceError(f"{DESCRIPTION_NAME} is empty; describe the voice in it.")
-    check_clip(voice)
+    text_name = TRANSCRIPT_NAME if voice.clip else DESCRIPTION_NAME
+    if text_name in names:
+        text = read_text(voice.directory / names[text_name])
+        voice = replace(voice, text=" ".join(text.split()))
+    if voice.clip is not None:
+        return replace(voice, speech_s=_check_clip(voice.clip, voice))
+    if voice.text == "":
+        raise VoiceError(f"{DESCRIPTION_NAME} is empty; describe the voice in it.")
     return voice
 
 
-def _check_inside(path: Path, root: Path, *, is_file: bool) -> None:
+def _check_clip(clip: Path, voice: LibraryVoice) -> float:
+    """Return the seconds of speech in a clip."""
+    samples = decode_reference_clip(read_clip_file(clip), CHECK_RATE_HZ)
+    speech_s = speech_duration_s(samples, CHECK_RATE_HZ)
+    if voice.text == "" or (voice.text and voice.settings.check_transcript):
+        try:
+            check_transcript(voice.text, speech_s)
+        except VoiceError as error:
+            hint = f" (If it is complete, set check_transcript: false in {SETTINGS_NAME}.)"
+            raise VoiceError(f"{error}{hint if voice.text else ''}") from error
+    return speech_s
+
+
+def _check_inside(path: Path, root: Path) -> None:
     """Refuse links that lead out of the library, and pipes and other special files."""
     name = escape_control_chars(path.name)
     try:
         real = path.resolve(strict=True)
-        is_inside = real.is_relative_to(root.resolve())
-        is_ordinary = real.is_file() if is_file else real.is_dir()
     except (OSError, RuntimeError) as error:
         raise VoiceError(f"{name} cannot be read; is it a link to nothing?") from error
-    if not is_inside:
+    if not real.is_relative_to(root.resolve()):
         raise VoiceError(
             f"{name} is a link that leads out of the voice library; copy what it points to instead."
         )
-    if not is_ordinary:
+    if name.lower() in _FILE_NAMES and not real.is_file():
         raise VoiceError(f"{name} is not an ordinary file.")
