@@ -140,7 +140,7 @@ class TestAdd:
         noise.write_bytes(b"noise")
         with pytest.raises(VoiceError, match="not a recording"):
             voice("add", "grandpa", "--audio", noise)
-        with pytest.raises(VoiceError, match="does not cover"):
+        with pytest.raises(VoiceError, match="does not fit"):
             voice("add", "grandpa", "--audio", recording, "--text", "Hi.")
         with pytest.raises(VoiceError, match="transcript is empty"):
             voice("add", "grandpa", "--audio", recording, "--text", "")
@@ -232,7 +232,7 @@ class TestListCheckRemove:
     ) -> None:
         write_voice(library, "en/anna", ref_txt="Hi.")
         assert voice("check", "anna") == 1
-        assert "PROBLEM  anna (en): The transcript does not cover" in capsys.readouterr().out
+        assert "PROBLEM  anna (en): The transcript does not fit" in capsys.readouterr().out
         assert voice("check", "bernd") == 0
         with pytest.raises(VoiceError, match="did you mean anna"):
             voice("check", "ana")
@@ -321,7 +321,7 @@ class TestDesign:
         out = capsys.readouterr().out
         assert "UNUSABLE: The clip is silent" in out
         assert "UNUSABLE: It did not come to an end" in out
-        assert "UNUSABLE: The transcript does not cover the clip" in out
+        assert "UNUSABLE: The transcript does not fit the clip" in out
         for number in (1, 2, 3):
             with pytest.raises(
                 VoiceError, match=f"no candidate {number} that can be kept; there are: 4"

@@ -124,8 +124,8 @@ class TestProblems:
             ({"ref_wav": CLIP, "ref_mp3": CLIP}, "several clips"),
             ({"ref_wav": b""}, "not a recording"),
             ({"ref_wav": CLIP, "ref_txt": " \n"}, "transcript is empty"),
-            ({"ref_wav": CLIP, "ref_txt": "Good."}, "does not cover the clip"),
-            ({"ref_wav": CLIP, "ref_txt": 5 * TRANSCRIPT}, "too long for the clip"),
+            ({"ref_wav": CLIP, "ref_txt": "Good."}, "does not fit the clip"),
+            ({"ref_wav": CLIP, "ref_txt": 5 * TRANSCRIPT}, "does not fit the clip"),
             ({"ref_wav": CLIP, "ref_txt": b"\xff\xfe\x00"}, "not UTF-8"),
             ({"ref_wav": CLIP, "ref_txt": "word " * 9_000}, "longer than 16 KB"),
             ({"instruct_txt": ""}, "empty; describe"),
@@ -280,7 +280,7 @@ class TestHotReload:
         directory = write_voice(tmp_path, "en/anna", ref_wav=CLIP)
         assert problems(library) == {"anna": None}
         (directory / "ref.txt").write_text("Good.")
-        assert "does not cover" in str(problems(library)["anna"])
+        assert "does not fit" in str(problems(library)["anna"])
         (directory / "ref.txt").write_text(TRANSCRIPT)
         assert problems(library) == {"anna": None}
         assert library.named("anna")[0].text == TRANSCRIPT

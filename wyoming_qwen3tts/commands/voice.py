@@ -6,14 +6,13 @@ import secrets
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from tqdm import tqdm
 
 from wyoming_qwen3tts.commands.table import print_table
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
-from wyoming_qwen3tts.models.bundles import installed_bundles
+from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.models.references import find_bundle, installed_models
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.text.language import known_language
@@ -35,8 +34,6 @@ from wyoming_qwen3tts.voices.voice_folder import (
     read_text,
     voice_key,
 )
-
-_PROGRAM: Final = "wyoming-qwen3tts voice"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +107,8 @@ def _add(args: argparse.Namespace, root: Path) -> None:
 
 
 def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> int:
-    bundles = [find_bundle(model, config.data_paths) for model in config.models]
-    bundles = bundles or installed_models(config.data_paths)
     entries = library.scan()
-    voices = Catalog(bundles, library, {}).combine(entries)
+    voices = Catalog(_bundles(config), library, {}).combine(entries)
     rows = [
         (v.info.name, " ".join(v.info.languages), v.bundle.reference, v.info.description)
         for v in voices
@@ -131,21 +126,18 @@ def _list(args: argparse.Namespace, config: Config, library: VoiceLibrary) -> in
         return 0
     print_table([[column.upper() for column in columns], *rows])
     if not entries:
-        print(f"Add your own with: {_PROGRAM} add NAME --audio FILE --text TEXT")
+        print("Add your own with: wyoming-qwen3tts voice add NAME --audio FILE --text TEXT")
     return 0
 
 
 def _check(voices: Sequence[LibraryVoice]) -> int:
     for voice in voices:
-        if voice.problem:
-            words = voice.problem
-        elif voice.clip is not None:
+        words = voice.problem or "designed from a description"
+        if voice.problem is None and voice.clip is not None:
             kind = "clip, timbre alone" if voice.text is None else "clip and transcript"
             words = f"{kind}, {voice.speech_s:.1f} s of speech"
-        elif voice.settings.preset is not None:
+        elif voice.problem is None and voice.settings.preset is not None:
             words = f"the preset {voice.settings.preset} with settings of its own"
-        else:
-            words = "designed from a description"
         print(f"{'PROBLEM' if voice.problem else 'ok':7}  {voice.name} ({voice.language}): {words}")
     num_problems = sum(voice.problem is not None for voice in voices)
     print(f"voices checked: {len(voices)}, cannot be used: {num_problems}")
@@ -177,16 +169,17 @@ def _design(args: argparse.Namespace, config: Config, root: Path) -> int:
     if all(candidates.values()):
         print("None of them can be kept; design again, with another seed or description.")
         return 1
-    print(f"Listen to them, then keep one: {_PROGRAM} keep {args.name} NUMBER")
+    print(f"Listen to them, then keep one: voice keep {args.name} NUMBER")
     return 0
 
 
 def _open_designer(config: Config) -> Designer:
-    named = [find_bundle(model, config.data_paths) for model in config.models]
-    for bundle in named or installed_bundles(config.data_paths):
+    for bundle in _bundles(config):
         if bundle.manifest.facts.model_type == "voice_design":
             return partial(speak_brief, open_bundle(bundle.directory, config.num_threads))
-    raise ConfigError(
-        "No VoiceDesign model is installed; name one with --model, or build one with: "
-        "wyoming-qwen3tts build CHECKPOINT"
-    )
+    raise ConfigError("No VoiceDesign model is installed; name one with --model, or build one.")
+
+
+def _bundles(config: Config) -> list[InstalledBundle]:
+    named = [find_bundle(model, config.data_paths) for model in config.models]
+    return named or installed_models(config.data_paths)

@@ -65,12 +65,13 @@ async def open_engine(
         bundles=installer.bundles,
     )
     worker = SynthesisWorker()
-    catalog = Catalog(installer.bundles, VoiceLibrary(data_dirs), config.styles)
+    library = VoiceLibrary(data_dirs)
+    catalog = Catalog(installer.bundles, library, config.styles)
     engine = SpeechEngine(config, catalog, pool, worker, installer, metrics or Metrics())
     worker.start()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(worker.stop)
-        stack.callback(catalog.close)
+        stack.callback(library.close)
         await stack.enter_async_context(installer.running())
         background = [_maintain(pool, config.idle_unload_seconds)]
         if is_server:

@@ -46,13 +46,10 @@ class CatalogVoice:
     """A voice that clients can ask for."""
 
     info: VoiceInfo
-    bundle: InstalledBundle
-    """The model that speaks it."""
+    bundle: InstalledBundle  # the model that speaks it
     source: PresetSpeaker | DesignedVoice | LibraryVoice
-    language: str | None = None
-    """Plain code that the voice always speaks; None leaves it to request and text."""
-    native_language: str | None = None
-    """Plain code that it speaks where neither request nor text tells the language."""
+    language: str | None = None  # plain code of what it always speaks
+    native_language: str | None = None  # what it speaks where neither request nor text tells
 
 
 class Catalog:
@@ -80,15 +77,15 @@ class Catalog:
         by_key: dict[str, CatalogVoice] = {}
         for bundle in self._bundles:
             facts, earlier = bundle.manifest.facts, set(by_key)
-            for name, description in _presets(bundle).items():
-                info = self._info(name, description, facts)
+            is_design = facts.model_type == "voice_design"
+            for speaker, description in _presets(bundle).items():
+                name = speaker
                 if voice_key(name) in earlier:
-                    size = facts.model_size
-                    description = f"{description} ({size} model)"
-                    info = self._info(f"{name}-{size.lower()}", description, facts)
-                is_design = facts.model_type == "voice_design"
-                source = DesignedVoice("") if is_design else PresetSpeaker(name)
-                by_key.setdefault(voice_key(info.name), CatalogVoice(info, bundle, source))
+                    name = f"{speaker}-{facts.model_size.lower()}"
+                    description = f"{description} ({facts.model_size} model)"
+                source = DesignedVoice("") if is_design else PresetSpeaker(speaker)
+                voice = CatalogVoice(self._info(name, description, facts), bundle, source)
+                by_key.setdefault(voice_key(name), voice)
         for entry in library:
             if entry.problem is None and (own := self._from_library(entry)) is not None:
                 by_key[voice_key(entry.name)] = own
@@ -99,9 +96,6 @@ class Catalog:
 
         Without a name and a default, the first voice of the first model speaks that knows the
         request's language.
-
-        Raises:
-            RequestError: There is no such voice; the message lists those there are.
         """
         voices = await self.voices()
         if not voices:
@@ -150,10 +144,6 @@ class Catalog:
             return DesignedVoice(words or _DEFAULT_DESIGN), options
         instruction = self._supported_instruction(instruction, model.facts)
         return spoken, replace(options, instruction=instruction)
-
-    def close(self) -> None:
-        """Cancel the encodings that have not begun."""
-        self._library.close()
 
     def _first(self, voices: Sequence[CatalogVoice], code: str | None) -> CatalogVoice:
         """Return the voice for requests without a name."""

@@ -30,44 +30,38 @@ _LOGGER = logging.getLogger(__name__)
 
 ClonedVoice: TypeAlias = IclVoice | XVectorVoice
 
-MIN_SPEECH_S: Final = 1.0
-"""Least extent of a clip from its first to its last sound."""
-MAX_CLIP_S: Final = 30.0
-"""Greatest length of a clip, silence included."""
-CONTINUATION_SILENCE_S: Final = 0.5
-"""Silence that a clip ends in when speech is to continue from it."""
+MAX_CLIP_S: Final = 30.0  # silence included
+_MIN_SOUND_S: Final = 1.0  # from the first to the last sound
+_END_SILENCE_S: Final = 0.5  # that a clip ends in when speech is to continue from it
 
 # Raised when the preparation of clips before they are encoded changes.
-_CACHE_VERSION = 2
-_MAX_CACHE_FILES = 8
+_CACHE_VERSION: Final = 2
+_MAX_CACHE_FILES: Final = 8
 
-_MAX_FILE_BYTES = 64 * 2**20
+_MAX_FILE_BYTES: Final = 64 * 2**20
 _MIN_RATE_HZ, _MAX_RATE_HZ = 4_000, 192_000
 
-_FRAME_S = 0.02
-_SILENCE_DBFS = -45.0
-"""A clip whose loudest 20 ms are below this is silent; 8-bit dither is."""
-_QUIET_DB = -40.0
-"""Frames this far below the loudest one are silence."""
-_KEPT_LEAD_S = 0.2
-_MAX_PAUSE_S = 0.3
-"""Longer silence between sounds is a pause, not speech."""
-_FADE_S = 0.01
+_FRAME_S: Final = 0.02
+_SILENCE_DBFS: Final = -45.0  # of the loudest 20 ms; 8-bit dither is below
+_QUIET_DB: Final = -40.0  # frames this far below the loudest one are silence
+_KEPT_LEAD_S: Final = 0.2
+_MAX_PAUSE_S: Final = 0.3  # longer silence between sounds is a pause, not speech
+_FADE_S: Final = 0.01
 
-_MIN_CLIPPED_PEAK = 0.25
-_MIN_FLAT_SAMPLES = 3
-_MAX_FLAT_SHARE = 0.005
+_MIN_CLIPPED_PEAK: Final = 0.25
+_MIN_FLAT_SAMPLES: Final = 3
+_MAX_FLAT_SHARE: Final = 0.005
 
 # Seconds that speech without pauses takes for a character, at an average pace.
-_DIGIT_S = 0.28
-_LATIN_S = 1 / 14
+_DIGIT_S: Final = 0.28
+_LATIN_S: Final = 1 / 14
 _SCRIPT_S: Final = {
     **dict.fromkeys(("CJK", "IDEOGRAPHIC"), 0.19),
     **dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH"), 0.13),
     "HANGUL": 0.17,
 }
-_MAX_PACE = 2.0
-"""Speech this many times faster or slower than average does not belong to the transcript."""
+# Speech this many times faster or slower than average does not belong to the transcript.
+_MAX_PACE: Final = 2.0
 
 
 def read_clip_file(path: Path) -> bytes:
@@ -101,13 +95,13 @@ def decode_reference_clip(content: bytes, sample_rate_hz: int) -> Float32Array:
     _check_loudness(mono, recorded, rate_hz)
     _check_clipping(mono)
     start, end = _speech_bounds(mono, rate_hz)
-    if (extent_s := (end - start) / rate_hz) < MIN_SPEECH_S:
+    if (extent_s := (end - start) / rate_hz) < _MIN_SOUND_S:
         raise VoiceError(
-            f"The clip holds only {extent_s:.2f} s of sound; it needs {MIN_SPEECH_S:g} s at least, "
+            f"The clip holds only {extent_s:.2f} s of sound; it needs {_MIN_SOUND_S:g} s at least, "
             "and 5 to 15 s of calm speech make the best voice."
         )
     start = max(0, start - round(_KEPT_LEAD_S * rate_hz))
-    end = min(len(mono), end + round(CONTINUATION_SILENCE_S * rate_hz))
+    end = min(len(mono), end + round(_END_SILENCE_S * rate_hz))
     samples = soxr.resample(mono[start:end], rate_hz, sample_rate_hz, quality="HQ")
     clipped: Float32Array = np.clip(samples, -1.0, 1.0).astype(np.float32, copy=False)
     return clipped
@@ -120,7 +114,7 @@ def add_continuation_silence(samples: Float32Array, sample_rate_hz: int) -> Floa
     make the model finish that word first. Only the codes need this, the x-vector does not.
     """
     _, end = _speech_bounds(samples, sample_rate_hz)
-    num_missing = round(CONTINUATION_SILENCE_S * sample_rate_hz) - (len(samples) - end)
+    num_missing = round(_END_SILENCE_S * sample_rate_hz) - (len(samples) - end)
     if num_missing <= 0:
         return samples
     faded = samples.copy()
@@ -150,19 +144,11 @@ def check_transcript(text: str, duration_s: float) -> None:
             "The transcript is empty; write down what the clip says, or leave the transcript out "
             "to clone the timbre alone."
         )
-    facts = (
-        f"the transcript takes about {expected_s:.1f} s to say, the clip holds {duration_s:.1f} s "
-        "of speech"
-    )
-    if duration_s > _MAX_PACE * expected_s:
+    if not 1 / _MAX_PACE <= duration_s / expected_s <= _MAX_PACE:
         raise VoiceError(
-            f"The transcript does not cover the clip: {facts}. Write down every word, cut the clip "
-            "to the words that are there, or leave the transcript out to clone the timbre alone."
-        )
-    if expected_s > _MAX_PACE * duration_s:
-        raise VoiceError(
-            f"The transcript is too long for the clip: {facts}. Leave only the words that the clip "
-            "says, or leave the transcript out to clone the timbre alone."
+            f"The transcript does not fit the clip: it takes about {expected_s:.1f} s to say, the "
+            f"clip holds {duration_s:.1f} s of speech. Write down exactly what the clip says, cut "
+            "the clip, or leave the transcript out to clone the timbre alone."
         )
 
 
@@ -209,20 +195,21 @@ def _decode(content: bytes) -> tuple[Float32Array, int]:
 
 
 def _check_loudness(mono: Float32Array, recorded: Float32Array, rate_hz: int) -> None:
-    mixed, *channels = (
+    level, *channels = (
         20 * float(np.log10(max(_frame_levels(samples, rate_hz).max(), 1e-10)))
         for samples in (mono, *recorded.T)
     )
-    if mixed < _SILENCE_DBFS <= max(channels):
+    if level >= _SILENCE_DBFS:
+        return
+    if max(channels) >= _SILENCE_DBFS:
         raise VoiceError(
             "The clip's channels cancel each other out when they are mixed; save one of them as a "
             "mono file."
         )
-    if mixed < _SILENCE_DBFS:
-        raise VoiceError(
-            f"The clip is silent (its loudest moment has {mixed:.0f} dBFS); record it again, "
-            "louder or nearer to the microphone."
-        )
+    raise VoiceError(
+        f"The clip is silent (its loudest moment has {level:.0f} dBFS); record it again, louder "
+        "or nearer to the microphone."
+    )
 
 
 def _check_clipping(mono: Float32Array) -> None:
@@ -278,17 +265,13 @@ def encode_clip(content: bytes, transcript: str | None, model: SpeechModel) -> C
         raise VoiceError(
             f"The model {model.name} has no encoder for reference clips; use a Base model."
         )
-    voice: ClonedVoice
     try:
-        if transcript is None:
-            voice = XVectorVoice(embed(samples))
-        else:
+        x_vector, codes = embed(samples), None
+        if transcript is not None:
             codes = encode(add_continuation_silence(samples, rate_hz))
-            voice = IclVoice(embed(samples), transcript, codes)
     except Exception as error:  # onnxruntime raises several kinds
         raise VoiceError(f"The model {model.name} failed at the clip: {error}") from error
-    _check(voice, model.facts)
-    return voice
+    return _cloned_voice(x_vector, transcript, codes, model.facts)
 
 
 def cache_path(directory: Path, content: bytes, transcript: str | None, model: SpeechModel) -> Path:
@@ -300,21 +283,14 @@ def cache_path(directory: Path, content: bytes, transcript: str | None, model: S
 
 def load_encoded(path: Path, transcript: str | None, facts: ModelFacts) -> ClonedVoice | None:
     """Return the voice that :func:`store_encoded` kept; None without a usable one."""
-    voice: ClonedVoice
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            x_vector = arrays["x_vector"]
-            if transcript is None:
-                voice = XVectorVoice(x_vector)
-            else:
-                voice = IclVoice(x_vector, transcript, arrays["codes"])
-        _check(voice, facts)
+            return _cloned_voice(arrays["x_vector"], transcript, arrays.get("codes"), facts)
     except FileNotFoundError:
         return None
     except Exception as error:  # noqa: BLE001 - damaged archives raise many kinds
         _LOGGER.warning("Encoding the clip again: %s is damaged (%s)", path, error)
         return None
-    return voice
 
 
 def store_encoded(path: Path, voice: ClonedVoice) -> None:
@@ -334,16 +310,20 @@ def store_encoded(path: Path, voice: ClonedVoice) -> None:
         _LOGGER.info("The encoded clip %s is kept in memory only: %s", path, error)
 
 
-def _check(voice: ClonedVoice, facts: ModelFacts) -> None:
-    x_vector = voice.x_vector
+def _cloned_voice(
+    x_vector: Float32Array, transcript: str | None, codes: Int64Array | None, facts: ModelFacts
+) -> ClonedVoice:
     good = x_vector.dtype == np.float32 and x_vector.shape == (facts.hidden_size,)
-    if isinstance(voice, IclVoice):
-        codes = voice.reference_codes
+    good = good and (transcript is None) == (codes is None)
+    voice: ClonedVoice = XVectorVoice(x_vector)
+    if transcript is not None and codes is not None:
         good = good and codes.dtype == np.int64 and codes.ndim == 2 and len(codes) > 0
         good = good and codes.shape[1] == facts.num_code_groups
         good = good and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
+        voice = IclVoice(x_vector, transcript, codes)
     if not good or not np.isfinite(x_vector).all():
         raise VoiceError(
             "The model's encoders made no usable numbers of the clip; try another clip, or build "
             "the bundle again."
         )
+    return voice

@@ -157,7 +157,7 @@ def design_voice(
     target = root / _DESIGNS_NAME / name
     with _new_folder(target) as folder:
         for number, seed in enumerate(seeds, 1):
-            path, problem = folder / _candidate_name(number), None
+            path, problem = folder / f"candidate-{number}.wav", None
             try:
                 _write_clip(path, speak(brief, seed))
                 samples = decode_reference_clip(read_clip_file(path), CHECK_RATE_HZ)
@@ -185,14 +185,10 @@ def keep_candidate(root: Path, name: str, number: int) -> Path:
         ) from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise VoiceError(f"The design in {folder} is damaged; design the voice again.") from error
-    clip = folder / _candidate_name(number)
+    clip = folder / f"candidate-{number}.wav"
     if not clip.exists():
         there = ", ".join(sorted(path.stem.rpartition("-")[2] for path in folder.glob("*.wav")))
         raise VoiceError(f"{name} has no candidate {number} that can be kept; there are: {there}")
     directory = add_voice(root, name, brief.language, clip, brief.text, brief.description)
     remove_directory(folder)
     return directory
-
-
-def _candidate_name(number: int) -> str:
-    return f"candidate-{number}.wav"

@@ -4,13 +4,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
@@ -35,17 +34,13 @@ from wyoming_qwen3tts.voices.voice_folder import (
 
 _LOGGER = logging.getLogger(__name__)
 
-LIBRARY_NAME: Final = "voices"
-"""Folder of the library in each data directory."""
+LIBRARY_NAME: Final = "voices"  # folder in each data directory
 
 _CLIP_SUFFIXES = frozenset(Path(name).suffix for name in CLIP_NAMES)
-_MAX_PREPARED = 64
 _MAX_SCAN_AGE_S = 2.0
 _SCAN_PATIENCE_S = 3.0
 # The first scan reads every clip, and there are no earlier voices to answer with.
 _FIRST_SCAN_PATIENCE_S = 10.0
-
-Result = TypeVar("Result")
 
 
 class VoiceLibrary:
@@ -61,7 +56,7 @@ class VoiceLibrary:
         self._voices: tuple[LibraryVoice, ...] = ()
         self._scan: Future[tuple[LibraryVoice, ...]] | None = None
         self._scan_started_s = 0.0
-        self._prepared: OrderedDict[tuple[Hashable, ...], Future[ClonedVoice]] = OrderedDict()
+        self._prepared: dict[Hashable, tuple[Hashable, Future[ClonedVoice]]] = {}
         self._encoder = ThreadPoolExecutor(1, "clip-encoder")
 
     def scan(self) -> tuple[LibraryVoice, ...]:
@@ -116,15 +111,13 @@ class VoiceLibrary:
         A new clip is encoded first: in one thread, one clip at a time, once for all who wait.
         Prepared voices and encodings on disk do not wait for that thread.
         """
-        key = (voice.directory, voice.files, model.name, model.encoder_id)
+        key = (voice.directory, model.name, model.encoder_id)
         with self._preparing:
-            future = self._prepared.get(key)
-            if future is None or (future.done() and future.exception() is not None):
+            files, future = self._prepared.get(key, ((), None))
+            is_failed = future is not None and future.done() and future.exception() is not None
+            if future is None or is_failed or files != voice.files:
                 future = _in_daemon_thread(partial(self._clone, voice, model))
-                self._prepared[key] = future
-            self._prepared.move_to_end(key)
-            while len(self._prepared) > _MAX_PREPARED:
-                self._prepared.popitem(last=False)
+                self._prepared[key] = (voice.files, future)
         return future
 
     def close(self) -> None:
@@ -144,9 +137,9 @@ class VoiceLibrary:
         return cloned
 
 
-def _in_daemon_thread(function: Callable[[], Result]) -> Future[Result]:
+def _in_daemon_thread(function: Callable[[], Any]) -> Future[Any]:
     """Start a function in a thread that does not keep the process from exiting."""
-    future: Future[Result] = Future()
+    future: Future[Any] = Future()
 
     def work() -> None:
         try:

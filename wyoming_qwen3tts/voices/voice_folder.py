@@ -34,12 +34,10 @@ CLIP_NAMES: Final = ("ref.wav", "ref.flac", "ref.ogg", "ref.mp3")
 TRANSCRIPT_NAME: Final = "ref.txt"
 DESCRIPTION_NAME: Final = "instruct.txt"
 SETTINGS_NAME: Final = "voice.yaml"
-CHECK_RATE_HZ: Final = 24_000
-"""Rate at which clips are checked and written; every published model has it."""
+CHECK_RATE_HZ: Final = 24_000  # of every published model
 
 _FILE_NAMES: Final = frozenset({*CLIP_NAMES, TRANSCRIPT_NAME, DESCRIPTION_NAME, SETTINGS_NAME})
-FileState: TypeAlias = tuple[str, int, int]
-"""Name, size and time of a file; another state means that the file has changed."""
+FileState: TypeAlias = tuple[str, int, int]  # name, size and time of change
 _MAX_NAME_CHARACTERS = 64
 _MAX_TEXT_BYTES = 16 * 2**10
 
@@ -70,20 +68,15 @@ class VoiceSettings:
 class LibraryVoice:
     """A voice of the library, usable or not."""
 
-    name: str
-    """The folder's name; unique among usable voices, see :func:`voice_key`."""
-    language: str
-    """Plain code of the folder above, or that folder's name if it is not a language."""
+    name: str  # the folder's, unique among usable voices
+    language: str  # plain code of the folder above, or its name if it is not a language
     directory: Path
     clip: Path | None = None
-    text: str | None = None
-    """Transcript of the clip, which may be unknown; without a clip, a description of the voice."""
+    text: str | None = None  # transcript of the clip if known; without a clip a description
     settings: VoiceSettings = field(default_factory=VoiceSettings)
     files: tuple[FileState, ...] = field(default=(), repr=False)
-    """The folder's files when the voice was read."""
     speech_s: float = 0.0  # seconds of speech in the clip
-    problem: str | None = None
-    """Why the voice cannot be used and what to do."""
+    problem: str | None = None  # why the voice cannot be used and what to do
 
     @property
     def model_type(self) -> ModelType:
@@ -108,8 +101,7 @@ def voice_key(name: str) -> str:
 def check_voice_name(name: str) -> None:
     """Raise a VoiceError if a name cannot be a folder name everywhere or typed in a command."""
     good = (
-        name == unicodedata.normalize("NFC", name)
-        and 0 < len(name) <= _MAX_NAME_CHARACTERS
+        0 < len(name) <= _MAX_NAME_CHARACTERS
         and name[0] not in ".-"
         and name.strip(" .") == name
         and not set(name) & set('/\\:*?"<>|')
@@ -214,14 +206,12 @@ def _read_files(voice: LibraryVoice, names: Mapping[str, str], num_clips: int) -
     preset, has_source = voice.settings.preset, bool(num_clips) or DESCRIPTION_NAME in names
     if not has_source and preset is None:
         raise VoiceError(
-            f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a description "
-            f"({DESCRIPTION_NAME}), nor a preset in {SETTINGS_NAME}; put one there, or remove the "
-            "folder."
+            f"There is neither a clip ({', '.join(CLIP_NAMES)}) nor a {DESCRIPTION_NAME}, nor a "
+            f"preset in {SETTINGS_NAME}; put one there, or remove the folder."
         )
     if has_source and preset is not None:
         raise VoiceError(
-            f"{SETTINGS_NAME} names the preset {escape_control_chars(preset)}, but there is a clip "
-            "or a description too; keep one of them."
+            f"{SETTINGS_NAME} names a preset, but there is a clip or a description too; keep one."
         )
     text_name = TRANSCRIPT_NAME if voice.clip else DESCRIPTION_NAME
     if text_name in names:
