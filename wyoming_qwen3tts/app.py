@@ -6,12 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -67,7 +62,7 @@ async def run_server(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    backend: asyncio.Future[SpeechBackend] = asyncio.get_running_loop().create_future()
+    backend: asyncio.Future[SpeechBackend] = loop.create_future()
     networks = parse_networks(config.allowed_networks)
     monitor = HealthMonitor(lambda: listener.status)
     metrics.watch(monitor)

@@ -1,7 +1,6 @@
 """The machine: free disk space and memory, what the C library does with it, and processor cores."""
 
 import ctypes
-import gc
 import os
 import shutil
 from collections.abc import Iterable
@@ -42,14 +41,11 @@ def configure_malloc() -> None:
             mallopt(setting, num_bytes)
 
 
-def return_free_memory() -> None:
-    """Collect garbage and return free memory: glibc kept a third or half of a closed model."""
-    gc.collect()
-    trim_free_memory()
-
-
 def trim_free_memory() -> None:
-    """Return free pages between used ones to the system; takes milliseconds."""
+    """Return free pages between used ones to the system; takes milliseconds.
+
+    glibc kept a third or half of a closed model.
+    """
     with suppress(OSError, AttributeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 

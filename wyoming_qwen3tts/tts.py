@@ -106,29 +106,15 @@ class TTS:
         style: str | None = None,
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak as :meth:`stream` does, in an event loop of the caller's."""
-        arrived: asyncio.Queue[str | None] = asyncio.Queue()
-
-        async def pump() -> None:
-            def put(piece: str | None) -> None:
-                self._loop.call_soon_threadsafe(arrived.put_nowait, piece)
-
-            try:
-                if isinstance(text, str):
-                    put(text)
-                else:
-                    async for piece in text:
-                        put(piece)
-            finally:
-                put(None)
-
-        chunks = self._engine.stream(SpeechRequest(voice, language, style), _from_queue(arrived))
-        pumping = asyncio.create_task(pump())
+        if isinstance(text, str):
+            pieces = _in_thread([text])
+        else:
+            pieces = _in_loop(aiter(text), asyncio.get_running_loop())
+        chunks = self._engine.stream(SpeechRequest(voice, language, style), pieces)
         try:
             while (chunk := await self._wrap(_next(chunks))) is not None:
                 yield chunk
-            await pumping
         finally:
-            pumping.cancel()
             await self._wrap(chunks.aclose())
 
     def close(self) -> None:
@@ -157,8 +143,8 @@ class TTS:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-async def _next(chunks: AsyncGenerator[AudioChunk, None]) -> AudioChunk | None:
-    return await anext(chunks, None)
+async def _next(items: AsyncIterator[Result]) -> Result | None:
+    return await anext(items, None)
 
 
 async def _in_thread(pieces: Iterable[str]) -> AsyncIterator[str]:
@@ -168,6 +154,12 @@ async def _in_thread(pieces: Iterable[str]) -> AsyncIterator[str]:
         yield piece
 
 
-async def _from_queue(arrived: "asyncio.Queue[str | None]") -> AsyncIterator[str]:
-    while (piece := await arrived.get()) is not None:
+async def _in_loop(
+    pieces: AsyncIterator[str], loop: asyncio.AbstractEventLoop
+) -> AsyncIterator[str]:
+    """Yield pieces that are made in another event loop."""
+    while True:
+        arriving = asyncio.run_coroutine_threadsafe(_next(pieces), loop)
+        if (piece := await asyncio.wrap_future(arriving)) is None:
+            return
         yield piece

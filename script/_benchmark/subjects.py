@@ -74,7 +74,7 @@ class SpeechSubject:
                 playback=playback,
             )
             utterances.append(self._synthesizer.submit(request))
-        while not self._synthesizer.is_idle:
+        while not self._synthesizer.is_blocked:
             self._synthesizer.step()
             for utterance in utterances:
                 utterance.take_audio()
@@ -83,6 +83,7 @@ class SpeechSubject:
             if utterance.error is not None:
                 raise utterance.error
         talker = self._parts["talker"].durations_s
+        first_s = [each.timing.first_audio_s or started_s + wall_s for each in utterances]
         return {
             "wall_s": wall_s,
             "num_frames": sum(utterance.timing.num_frames for utterance in utterances),
@@ -90,7 +91,7 @@ class SpeechSubject:
             "talker_s": sum(talker.get("step", ())),
             "predictor_s": self._parts["code_predictor"].total_s,
             "codec_s": self._parts["codec_decoder"].total_s,
-            "first_audio_ms": [(each.timing.ttfa_s or wall_s) * 1e3 for each in utterances],
+            "first_audio_ms": [(each_s - started_s) * 1e3 for each_s in first_s],
         }
 
 

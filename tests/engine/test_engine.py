@@ -269,7 +269,7 @@ async def test_model_that_arrives_later_is_the_one_that_is_warmed_up(data_dir):
         bundles = {bundle.manifest.facts.model_type: bundle for bundle in source.installer.bundles}
         await warm_up(source, bundles["voice_design"])
         (model,) = source.status().models
-        assert model.name == bundles["voice_design"].manifest.name
+        assert model.labels[0] == bundles["voice_design"].manifest.name
         assert model.is_loaded
         await warm_up(source, bundles["base"])  # has no voice of its own
         assert [each.is_loaded for each in source.status().models] == [True, True]

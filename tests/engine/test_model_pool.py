@@ -57,7 +57,7 @@ def make_pool(calls, *errors, **settings):
 
 
 def loaded(pool):
-    return [status.name for status in pool.status() if status.is_loaded]
+    return [status.labels[0] for status in pool.status() if status.is_loaded]
 
 
 def pool_open(pool):
@@ -241,7 +241,7 @@ async def test_memory_of_a_closed_model_is_freed_outside_the_event_loop(bundles,
     """Freeing 1.5 GB takes long enough to delay every client."""
     threads = []
     monkeypatch.setattr(
-        model_pool, "return_free_memory", lambda: threads.append(threading.current_thread())
+        model_pool, "trim_free_memory", lambda: threads.append(threading.current_thread())
     )
     pool = make_pool([])
     async with pool.use(bundles[0]):

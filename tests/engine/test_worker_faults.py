@@ -50,7 +50,6 @@ PLACES = [
     (Utterance, "add_frame"),
     (Utterance, "decode"),
     (Utterance, "add_audio"),
-    (Utterance, "next_text"),
     (Utterance, "open_codec"),
     (RunawayGuard, "push"),
     (RunawayGuard, "finish"),
@@ -307,21 +306,6 @@ async def test_cancelling_one_utterance_of_a_confused_synthesizer_resets_it(mode
         assert await speak(worker, synthesizer) == wanted
 
 
-async def test_failed_synthesizer_ends_its_utterances_with_the_reason(endless_model):
-    endless = request_for(endless_model, "Hi.", 5_000, guarded=False)
-    async with working() as worker:
-        synthesizer = Synthesizer(endless_model, max_lanes=2)
-        hearing = [
-            asyncio.create_task(hear(worker, worker.submit(synthesizer, endless))) for _ in range(3)
-        ]
-        await eventually(lambda: worker.status.num_speaking == 3)
-        worker.fail_all(synthesizer, SynthesisError("its files were damaged"))
-        for error in await asyncio.gather(*hearing, return_exceptions=True):
-            assert isinstance(error, SynthesisError)
-            assert "damaged" in str(error)
-        await eventually(lambda: worker.status.num_speaking == 0)
-
-
 async def test_waiting_thread_keeps_no_model_open(model):
     """Or a model that was closed would still hold its memory."""
     async with working() as worker:
@@ -366,7 +350,7 @@ async def test_audio_that_is_not_taken_pauses_its_utterance_only(endless_model, 
         synthesizer = Synthesizer(endless_model, max_lanes=2)
         request = request_for(endless_model, "Hi.", 100, guarded=False)
         slow = worker.submit(synthesizer, request)
-        await eventually(lambda: slow.is_full and worker.status.busy_s == 0)
+        await eventually(lambda: slow.is_blocked and worker.status.busy_s == 0)
         assert slow.timing.num_frames < 20
         assert len(await speak(worker, synthesizer)) > 0
         assert slow.timing.num_frames < 20

@@ -132,7 +132,7 @@ async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
         await until(is_repaired)
         assert await names(source) == PRESETS
         assert await speak(source, "ryan")
-        used = {model.precision for model in source.status().models}
+        used = {model.labels[2] for model in source.status().models}
     assert used == {"fp32", "int8"}
 
 

@@ -11,12 +11,10 @@ from wyoming_qwen3tts.protocol.server import ListenerStatus
 
 def model(error: str | None = None, load_s: float = 1.0) -> SimpleNamespace:
     return SimpleNamespace(
-        name="a-model",
-        device="cpu",
-        precision="int8",
+        labels=("a-model", "cpu", "int8"),
         is_loaded=error is None,
         num_users=0,
-        num_bytes=5,
+        bundle=SimpleNamespace(open_bytes=5),
         memory_bytes=None,
         load_s=load_s,
         error=error,

@@ -47,7 +47,7 @@ class ProductSubject:
     def speak(self, batch: Sequence[Case]) -> list[SpokenCase | None]:
         """Speak all cases; they share the lanes."""
         speeches = [self._submit(case) for case in batch]
-        while not self._synthesizer.is_idle:
+        while not self._synthesizer.is_blocked:
             self._synthesizer.step()
         return [None if speech is None else _utterance(speech) for speech in speeches]
 

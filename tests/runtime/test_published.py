@@ -85,7 +85,7 @@ def test_codes_do_not_depend_on_the_other_lanes(published_model):
     synthesizer = Synthesizer(model, max_lanes=len(voices))
     options = options_for(model, greedy=False, seed=5)
     speeches = [synthesizer.submit(SynthesisRequest(TEXTS[0], voice, options)) for voice in voices]
-    while not synthesizer.is_idle:
+    while not synthesizer.is_blocked:
         synthesizer.step()
     for speech, wanted in zip(speeches, alone, strict=True):
         assert np.array_equal(speech.codes, wanted)

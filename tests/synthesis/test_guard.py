@@ -216,7 +216,7 @@ def speak(model, max_frames, **changes):
     speech = synthesizer.submit(request)
     while not speech.is_finished:
         synthesizer.step()
-    assert synthesizer.is_idle
+    assert synthesizer.is_blocked
     chunks = [chunk.samples for chunk in speech.take_audio()]
     return speech, np.concatenate([*chunks, np.zeros(0, np.float32)])
 

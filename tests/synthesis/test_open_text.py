@@ -106,7 +106,7 @@ def test_audio_of_a_starved_lane_is_not_held_back(endless_model):
     samples = sum(len(chunk.samples) for chunk in speech.take_audio())
     assert samples == len(speech.codes) * endless_model.facts.samples_per_frame
     synthesizer.cancel(speech)
-    assert synthesizer.is_idle
+    assert synthesizer.is_blocked
 
 
 def test_a_transcript_voice_needs_its_text_beforehand(tiny_model):

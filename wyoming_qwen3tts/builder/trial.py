@@ -77,7 +77,7 @@ def speak(
     """Return the frames (F, G) of each request; raise the SynthesisError of one that failed."""
     synthesizer = Synthesizer(model, max_lanes=num_lanes)
     utterances = [synthesizer.submit(request) for request in requests]
-    while not synthesizer.is_idle:
+    while not synthesizer.is_blocked:
         synthesizer.step()
     for utterance in utterances:
         if utterance.error is not None:

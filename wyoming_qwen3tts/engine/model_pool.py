@@ -1,24 +1,22 @@
 """The open models of a server: opened on demand, shared, closed when idle or over the limit."""
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
 from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate
 from wyoming_qwen3tts.errors import BundleError, Qwen3TTSError, is_out_of_memory
-from wyoming_qwen3tts.machine import resident_memory_bytes, return_free_memory
+from wyoming_qwen3tts.machine import resident_memory_bytes, trim_free_memory
 from wyoming_qwen3tts.models.bundles import InstalledBundle, read_bundle
 from wyoming_qwen3tts.runtime.bundle import SharedDecoders, open_bundle
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 
 _LOGGER = logging.getLogger(__name__)
-
-_MB: Final = 10**6
 
 
 @dataclass(eq=False)
@@ -27,40 +25,24 @@ class PooledModel:
 
     bundle: InstalledBundle
     synthesizer: Synthesizer | None = None
-    opening: "asyncio.Task[Synthesizer] | None" = None
-    """While the model is being opened, for every request that waits for it."""
+    opening: "asyncio.Task[Synthesizer] | None" = None  # every request that comes waits for it
     load_s: float = 0.0  # seconds that opening took, the last time
-    memory_bytes: int | None = None
-    """Resident memory that opening took, about; None where the system does not report it."""
+    memory_bytes: int | None = None  # that opening took, about; None: the system does not tell
     num_users: int = 0
     last_used_s: float = 0.0
     error: str | None = None  # why the model cannot speak; None after a success
     speed: SpeedEstimate = field(default_factory=SpeedEstimate)
 
     @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self.bundle.manifest.name
-
-    @property
-    def device(self) -> str:
-        """What the bundle was built for."""
-        return self.bundle.manifest.device
-
-    @property
-    def precision(self) -> str:
-        """Precision of the bundle."""
-        return self.bundle.manifest.recipe
+    def labels(self) -> tuple[str, str, str]:
+        """Name of the model, device and precision."""
+        manifest = self.bundle.manifest
+        return manifest.name, manifest.device, manifest.recipe
 
     @property
     def is_loaded(self) -> bool:
         """Whether the model is open."""
         return self.synthesizer is not None
-
-    @property
-    def num_bytes(self) -> int:
-        """Weights of the graphs that stay open."""
-        return self.bundle.open_bytes
 
 
 class ModelPool:
@@ -77,12 +59,8 @@ class ModelPool:
     ) -> None:
         """Prepare an empty pool.
 
-        Args:
-            num_threads: Threads of a graph.
-            max_lanes: Utterances that one model speaks at the same time.
-            memory_limit_bytes: Weights that may be open at once. A larger model is opened alone.
-            open_model: Opens a bundle; tests give their own.
-            bundles: The server's models; updated when a directory holds another bundle than before.
+        A model that is larger than the limit is opened alone. ``bundles``, the server's models, are
+        updated when a directory holds another bundle than before.
         """
         decoders = SharedDecoders()
         self._open_model = open_model or (
@@ -192,12 +170,12 @@ class ModelPool:
         # A model that is being opened counts already.
         held = [model for model in self._models.values() if model.synthesizer or model.opening]
         idle = [model for model in held if model.synthesizer and model.num_users == 0]
-        total = sum(model.num_bytes for model in held)
+        total = sum(model.bundle.open_bytes for model in held)
         for model in sorted(idle, key=lambda model: model.last_used_s):
             # Never close the only one: it would be opened again for each request.
-            if total <= self._memory_limit_bytes or total == model.num_bytes:
+            if total <= self._memory_limit_bytes or total == model.bundle.open_bytes:
                 return
-            total -= model.num_bytes
+            total -= model.bundle.open_bytes
             self._close(model)
 
     def _close(self, model: PooledModel) -> "asyncio.Task[None]":
@@ -206,19 +184,15 @@ class ModelPool:
         model.synthesizer = None
 
         def free_memory() -> None:
-            before_bytes = resident_memory_bytes() or 0
+            before_mb = (resident_memory_bytes() or 0) / 1e6
             holder.clear()
-            return_free_memory()
-            megabytes = before_bytes / _MB, (resident_memory_bytes() or 0) / _MB
-            reference = model.bundle.reference
-            _LOGGER.info("Closed %s; memory went from %.0f MB to %.0f MB", reference, *megabytes)
+            gc.collect()
+            trim_free_memory()
+            after_mb = (resident_memory_bytes() or 0) / 1e6
+            message = "Closed %s; memory went from %.0f MB to %.0f MB"
+            _LOGGER.info(message, model.bundle.reference, before_mb, after_mb)
 
         task = asyncio.create_task(asyncio.to_thread(free_memory))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
-
-
-def _take_exception(task: "asyncio.Task[Synthesizer]") -> None:
-    if not task.cancelled():
-        task.exception()

@@ -76,11 +76,9 @@ class SpeechPlan:
     voice_name: str
     voice: Voice
     options: SynthesisOptions  # all but the language and the seed of each sentence
-    language: str | None
-    """Plain code that the request or the voice names; None leaves it to the text."""
-    candidates: tuple[str, ...]  # plain codes that the text may be in, if ``language`` is None
-    usual_language: str | None
-    """Plain code for text whose language cannot be detected; None lets the model decide."""
+    language: str | None  # plain code of the request or the voice; None leaves it to the text
+    candidates: tuple[str, ...]  # plain codes that the text may then be in
+    usual_language: str | None  # plain code while unsure; None lets the model decide
     rules: frozenset[Rule]  # text rules to apply
 
 
@@ -217,8 +215,7 @@ class Narration:
         self._config = config
         self._worker = worker
         self.report = RequestReport()
-        self.waits_for_text = True
-        """No text is left to read, as far as it has arrived."""
+        self.waits_for_text = True  # all that has arrived was read
         self._pending: list[Utterance] = []
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
         self._playback = Playback()
@@ -277,10 +274,10 @@ class Narration:
             raise
         finally:
             reader.cancel()
+            report.is_cancelled |= bool(self._pending)
             for utterance in self._pending:
                 self._worker.release(utterance)
                 report.record_end(utterance)
-                report.is_cancelled = True
             self._pending.clear()
             await asyncio.gather(reader, return_exceptions=True)
 
@@ -298,7 +295,9 @@ class Narration:
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
                 if not has_words(spoken):
                     continue
-                if not await self._extend(spoken):
+                growing = self._open_utterance
+                if not growing or not await self._worker.extend(growing, spoken + _SEPARATOR):
+                    self._close_utterance()  # its speech may have ended
                     await self._places.acquire()
                     utterance = self._worker.submit(self._synthesizer, self._request(spoken))
                     self._open_utterance = utterance if self._is_continuous else None
@@ -356,15 +355,6 @@ class Narration:
             detected = detect_language(self._heard, self._plan.candidates)
             self.report.language = detected or self.report.language
 
-    async def _extend(self, sentence: str) -> bool:
-        """Add a sentence to the open utterance; False without one, or if its speech has ended."""
-        if self._open_utterance is None:
-            return False
-        if await self._worker.extend(self._open_utterance, sentence + _SEPARATOR):
-            return True
-        self._close_utterance()
-        return False
-
     def _request(self, sentence: str) -> SynthesisRequest:
         plan, position, language = self._plan, self.report.num_utterances, self.report.language
         # A described voice depends on chance, so it keeps one seed.
@@ -378,8 +368,8 @@ class Narration:
             sentence + _SEPARATOR if self._is_continuous else sentence,
             plan.voice,
             options,
-            position=position,
-            playback=self._playback,
+            position,
+            self._playback,
             guarded=True,
             is_open=self._is_continuous,
         )

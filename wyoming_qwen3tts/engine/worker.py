@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from wyoming_qwen3tts.audio import AudioChunk
@@ -36,14 +36,8 @@ _STDERR: Final = 2
 # Audio of one utterance that may wait for its listener: 6 MB.
 _MAX_BUFFER_S: Final = 60.0
 
-
-@dataclass(frozen=True)
-class _Command:
-    """A call for the thread, and the utterance that fails with it."""
-
-    call: Callable[[], object]
-    utterance: Utterance | None = None
-    result: "Future[bool]" = field(default_factory=Future)
+# A call for the thread, the utterance that fails with it, and its result.
+_Command = tuple[Callable[[], object], Utterance | None, "Future[bool]"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +45,9 @@ class WorkerStatus:
     """The state of the thread, for reports."""
 
     is_alive: bool
-    num_speaking: int
-    """Utterances that have not ended, including those that wait for a lane."""
-    num_waiting: int
-    """Commands in the queue."""
-    busy_s: float
-    """Duration of the current step or command; 0 while idle."""
+    num_speaking: int  # utterances that have not ended, with those that wait for a lane
+    num_waiting: int  # commands in the queue
+    busy_s: float  # duration of the current step or command; 0 while idle
 
 
 class SynthesisWorker:
@@ -124,11 +115,11 @@ class SynthesisWorker:
             while True:
                 changed.clear()
                 is_finished = utterance.is_finished
-                is_full = utterance.is_full
+                was_blocked = utterance.is_blocked
                 for chunk in utterance.take_audio():
-                    if is_full and not utterance.is_full:
-                        self._post(_wake_up)
-                        is_full = False
+                    if was_blocked:
+                        self._post(lambda: None)  # an idle thread looks again what it can do
+                        was_blocked = utterance.is_blocked
                     yield chunk
                 if is_finished:
                     break
@@ -143,19 +134,15 @@ class SynthesisWorker:
         if not utterance.is_finished:
             self._post(lambda: self._apply(Synthesizer.cancel, utterance), utterance)
 
-    def fail_all(self, synthesizer: Synthesizer, error: Qwen3TTSError) -> None:
-        """End every utterance of a synthesizer with an error."""
-        self._post(lambda: synthesizer.reset(error))
-
     def _post(
         self, call: Callable[[], object], utterance: Utterance | None = None
     ) -> "Future[bool]":
-        command = _Command(call, utterance)
+        result: Future[bool] = Future()
         if self._is_stopping:
-            command.result.set_result(False)
+            result.set_result(False)
         else:
-            self._commands.put(command)
-        return command.result
+            self._commands.put((call, utterance, result))
+        return result
 
     # In the thread
 
@@ -190,9 +177,8 @@ class SynthesisWorker:
         self._drop_finished()
 
     def _drop_finished(self) -> None:
-        for utterance in tuple(self._synthesizers):
-            if utterance.is_finished:
-                del self._synthesizers[utterance]
+        for utterance in [each for each in self._synthesizers if each.is_finished]:
+            del self._synthesizers[utterance]
 
     def _run_commands(self) -> bool:
         """Run every command in the queue, and wait for one while there is nothing to speak."""
@@ -206,23 +192,25 @@ class SynthesisWorker:
             if command is None:
                 return False
             self._arm_watchdog()
-            self._run_command(command)
+            self._run_command(*command)
             self._drop_finished()
             # While this thread waits it must not keep a model open.
             del command
 
-    def _run_command(self, command: _Command) -> None:
-        result = False
+    def _run_command(
+        self, call: Callable[[], object], utterance: Utterance | None, result: "Future[bool]"
+    ) -> None:
+        value = False
         try:
-            result = bool(command.call())
+            value = bool(call())
         except Exception as cause:
             if not isinstance(cause, Qwen3TTSError):
                 _LOGGER.error("A request failed: %r", cause)  # noqa: TRY400 - one line
                 _LOGGER.debug("Traceback", exc_info=cause)
-            if command.utterance is not None:
-                self._fail(command.utterance, synthesis_error(cause, "The request failed"))
+            if utterance is not None:
+                self._fail(utterance, synthesis_error(cause, "The request failed"))
         finally:
-            command.result.set_result(result)
+            result.set_result(value)
 
     def _fail(self, utterance: Utterance, error: Qwen3TTSError) -> None:
         synthesizer = self._synthesizers.get(utterance)
@@ -242,7 +230,3 @@ class SynthesisWorker:
         """Call a method of the utterance's synthesizer; return False if the utterance has ended."""
         synthesizer = self._synthesizers.get(utterance)
         return synthesizer is not None and method(synthesizer, utterance, *args) is not False
-
-
-def _wake_up() -> None:
-    """Let an idle thread check again which utterances are blocked."""

@@ -73,7 +73,7 @@ class HealthMonitor:
         if (status := self.engine) is not None:
             report |= {"requests": status.num_requests, "models": []}
             for model in status.models:
-                name = f"{model.name}/{model.device}_{model.precision}"
+                name = "{}/{}_{}".format(*model.labels)
                 state = "open" if model.is_loaded else "closed"
                 described = {"model": name, "state": state, "requests": model.num_users}
                 if model.error is not None:

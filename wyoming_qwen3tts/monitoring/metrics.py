@@ -105,10 +105,10 @@ def _engine_metrics(status: EngineStatus) -> Iterable[Metric]:
         _gauge("model_load_seconds", "Time that the last opening of the model took."),
     ]
     for model in status.models:
-        values = (1, model.num_bytes, model.memory_bytes or 0)
+        values = (1, model.bundle.open_bytes, model.memory_bytes or 0)
         loaded = [value if model.is_loaded else 0 for value in values]
         for family, value in zip(families, (*loaded, model.load_s), strict=True):
-            family.add_metric([model.name, model.device, model.precision], value)
+            family.add_metric(model.labels, value)
     yield from families
     name, doc = f"{_PREFIX}_model_progress", "Progress of an installation."
     progress = GaugeMetricFamily(name, doc, labels=["model", "state"])

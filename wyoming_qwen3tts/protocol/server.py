@@ -101,16 +101,15 @@ class Listener:
 
     async def __aenter__(self) -> Self:
         """Begin to listen; raises ConfigError."""
-        options: dict[str, Any] = {"limit": MAX_HEADER_BYTES, "backlog": 128}
+        listen: dict[str, Any] = {"limit": MAX_HEADER_BYTES, "backlog": 128}
         accept, address = self._accept, self._address
         try:
             if address.scheme == "tcp":
-                self._server = await asyncio.start_server(
-                    accept, address.hostname, address.port, **options
-                )
+                host, port = address.hostname, address.port
+                self._server = await asyncio.start_server(accept, host, port, **listen)
             elif address.scheme == "unix":
                 _check_unused(address.path)
-                self._server = await asyncio.start_unix_server(accept, address.path, **options)
+                self._server = await asyncio.start_unix_server(accept, address.path, **listen)
                 self._inode = Path(address.path).stat().st_ino  # noqa: ASYNC240 - one file
             else:
                 reader, writer = await _open_stdio()
@@ -147,12 +146,11 @@ class Listener:
     def _close_socket(self) -> None:
         if self._server is not None:
             self._server.close()
-            self._server = None
         with suppress(FileNotFoundError):
             path = Path(self._address.path)
             if self._inode is not None and path.stat().st_ino == self._inode:
                 path.unlink()  # otherwise it is the socket of the next server
-        self._inode = None
+        self._server = self._inode = None
 
     async def _wait_for_connections(self, timeout_s: float | None) -> None:
         if self._connections:

@@ -47,9 +47,8 @@ class PrefixCache:
     the length of the run, and a seed must give the same codes with a warm cache and without.
     """
 
-    def __init__(self, limit_bytes: int = _PREFIX_CACHE_BYTES) -> None:
-        """Keep at most ``limit_bytes``; the entry unused longest goes first."""
-        self._limit_bytes = limit_bytes
+    def __init__(self) -> None:
+        """Keep nothing yet; the entry that was unused longest goes first."""
         self._entries: OrderedDict[bytes, Any] = OrderedDict()
         # The reference clip that is being decoded: its key, the frames done, the state after them.
         self._partial: tuple[bytes, int, Any] | None = None
@@ -57,7 +56,8 @@ class PrefixCache:
     @property
     def num_bytes(self) -> int:
         """Memory of all entries."""
-        return sum(map(_num_bytes, self._entries.values()))
+        # States without a size hold only a few codes.
+        return sum(getattr(entry, "num_bytes", 0) for entry in self._entries.values())
 
     def prefill(self, talker: Talker, prompt: Prompt, cache: KVCache, lane: int) -> TalkerOutput:
         """Fill an empty lane with the prompt, its shared part from the cache if possible."""
@@ -105,17 +105,9 @@ class PrefixCache:
         return self._entries.get(key)
 
     def _keep(self, key: bytes, entry: Any) -> None:
-        if _num_bytes(entry) > self._limit_bytes:
-            return
         self._entries[key] = entry
-        while self.num_bytes > self._limit_bytes:
+        while self.num_bytes > _PREFIX_CACHE_BYTES:
             self._entries.popitem(last=False)
-
-
-def _num_bytes(entry: Any) -> int:
-    # States without it hold only a few codes.
-    num_bytes: int = getattr(entry, "num_bytes", 0)
-    return num_bytes
 
 
 def _digest(array: AnyArray) -> bytes:
@@ -129,94 +121,83 @@ class FrameLoop:
         """Prepare a loop; the key/value cache is allocated with the first utterance."""
         self._model = model
         self.max_lanes = max_lanes
-        self._utterances: list[Utterance] = []
+        self.utterances: list[Utterance] = []  # in the order of their lanes
         self.prefixes = PrefixCache()
         self._cache = model.talker.new_cache(max_lanes, capacity=1)
 
-    @property
-    def utterances(self) -> tuple[Utterance, ...]:
-        """The utterances that have a lane."""
-        return tuple(self._utterances)
-
     def add(self, utterance: Utterance) -> None:
         """Prefill the utterance's prompt; its first frame comes with the next step."""
-        lane = len(self._utterances)
+        lane = len(self.utterances)
         self._cache.rewind(lane, 0)
         output = self.prefixes.prefill(self._model.talker, utterance.prompt, self._cache, lane)
         utterance.state = ReadyToSample(output.logits[0], output.hidden[0])
-        self._utterances.append(utterance)
+        self.utterances.append(utterance)
 
     def remove(self, utterance: Utterance) -> None:
-        """Free the utterance's lane; the last lane moves into its place."""
-        lane = self._utterances.index(utterance)
-        last = len(self._utterances) - 1
+        """Free the utterance's lane, if it has one; the last lane moves into its place."""
+        if utterance not in self.utterances:
+            return
+        lane = self.utterances.index(utterance)
+        last = len(self.utterances) - 1
         self._cache.move(last, lane)
-        self._utterances[lane] = self._utterances[last]
-        self._utterances.pop()
+        self.utterances[lane] = self.utterances[last]
+        del self.utterances[last]
         self._cache.rewind(last, 0)
-        if not self._utterances:
+        if not self.utterances:
             self._cache.shrink(_IDLE_POSITIONS)
 
     def clear(self) -> None:
         """Remove every utterance and everything that prompts share, and free the memory."""
-        self._utterances.clear()
+        self.utterances.clear()
         self.prefixes = PrefixCache()
         self._cache.clear()
 
-    def step(self, active: Collection[Utterance] | None = None) -> list[Utterance]:
-        """Make one frame of every utterance that can go on; return those that got one.
+    def step(self, active: Collection[Utterance]) -> list[Utterance]:
+        """Make one frame of every active utterance that can go on; return those that got one.
 
-        An utterance that ends leaves the loop with an ``end_reason`` or ``error``. Those that are
-        not ``active`` rest; None means all.
+        An utterance that ends leaves the loop with an ``end_reason`` or ``error``.
         """
-        for lane in reversed(range(len(self._utterances))):
+        for lane in reversed(range(len(self.utterances))):
             if self._cache.lengths[lane] >= self._cache.max_positions:
-                self._utterances[lane].end_reason = FinishReason.LENGTH
-                self.remove(self._utterances[lane])
-        count = self._move_active_to_front(self._utterances if active is None else active)
-        if not count:
-            return []
-        stepped = self._utterances[:count]
-        self._step_talker(stepped)
+                self.utterances[lane].end_reason = FinishReason.LENGTH
+                self.remove(self.utterances[lane])
+        stepped = self.utterances[: self._move_to_front(active)]
+        embeddings = np.zeros((len(stepped), self._model.facts.hidden_size), np.float32)
+        is_ready = [False] * len(stepped)
+        for lane, utterance in enumerate(stepped):
+            if isinstance(utterance.state, ReadyToStep) and not utterance.needs_text:
+                text = utterance.next_text()
+                np.add(utterance.state.embedding, text, out=embeddings[lane])
+                is_ready[lane] = True
+        if any(is_ready):
+            output = self._model.talker.step(embeddings, self._cache, is_ready)
+            for lane, utterance in enumerate(stepped):
+                if is_ready[lane]:
+                    utterance.state = ReadyToSample(output.logits[lane], output.hidden[lane])
         return self._make_frames(stepped)
 
-    def _move_active_to_front(self, active: Collection[Utterance]) -> int:
+    def _move_to_front(self, active: Collection[Utterance]) -> int:
         """Give the active utterances the first lanes; return their number."""
         count = 0
-        for lane, utterance in enumerate(self._utterances):
+        for lane, utterance in enumerate(self.utterances):
             if utterance not in active:
                 continue
             if lane != count:
                 self._cache.swap(lane, count)
-                self._utterances[lane], self._utterances[count] = self._utterances[count], utterance
+                self.utterances[lane], self.utterances[count] = self.utterances[count], utterance
             count += 1
         return count
 
-    def _step_talker(self, utterances: Sequence[Utterance]) -> None:
-        """Read the last frame and the next text of each utterance, those of the first lanes."""
-        embeddings = np.zeros((len(utterances), self._model.facts.hidden_size), np.float32)
-        is_ready = [False] * len(utterances)
-        for lane, utterance in enumerate(utterances):
-            if isinstance(utterance.state, ReadyToStep) and not utterance.needs_text:
-                np.add(utterance.state.embedding, utterance.next_text(), out=embeddings[lane])
-                is_ready[lane] = True
-        if not any(is_ready):
-            return
-        output = self._model.talker.step(embeddings, self._cache, is_ready)
-        for lane, utterance in enumerate(utterances):
-            if is_ready[lane]:
-                utterance.state = ReadyToSample(output.logits[lane], output.hidden[lane])
-
     def _make_frames(self, utterances: Sequence[Utterance]) -> list[Utterance]:
         """Sample group 0 of each utterance, then the other groups of all of them at once."""
-        config = self._model.facts
+        facts = self._model.facts
         sampled, code0s, hidden, uniforms = [], [], [], []
         for utterance in utterances:
             state = utterance.state
             if not isinstance(state, ReadyToSample):
                 continue
-            drawn = utterance.next_uniforms(config.num_code_groups)
-            code0 = utterance.sample_code0(state.logits, float(drawn[0]), config.codebook_size)
+            drawn = utterance.next_uniforms(facts.num_code_groups)
+            code0 = utterance.sample_code0(state.logits, float(drawn[0]), facts.codebook_size)
             if code0 is None:
                 self.remove(utterance)
                 continue
@@ -228,21 +209,21 @@ class FrameLoop:
             return []
         options = [utterance.options.predictor for utterance in sampled]
         sampling = PredictorSampling(
-            uniforms=np.stack(uniforms),
-            temperature=np.array([option.temperature for option in options], np.float32),
-            top_k=np.array([option.top_k for option in options], np.int64),
-            top_p=np.array([option.top_p for option in options], np.float32),
+            np.stack(uniforms),
+            np.array([option.temperature for option in options], np.float32),
+            np.array([option.top_k for option in options], np.int64),
+            np.array([option.top_p for option in options], np.float32),
         )
         codes = np.array(code0s, np.int64)
         groups = self._model.code_predictor.predict(np.stack(hidden), codes, sampling)
         frames = np.concatenate([codes[:, None], groups], axis=1)  # (B, G)
-        if (is_broken := (groups < 0).any(axis=1)).any():
-            for lane in np.flatnonzero(is_broken):
-                sampled[lane].error = SynthesisError(_NOT_FINITE)
-                self.remove(sampled[lane])
-            frames = frames[~is_broken]
-            sampled = [utterance for utterance in sampled if utterance.error is None]
+        is_whole = (groups >= 0).all(axis=1)
+        for lane in np.flatnonzero(~is_whole):
+            sampled[lane].error = SynthesisError(_NOT_FINITE)
+            self.remove(sampled[lane])
+        sampled = [utterance for utterance in sampled if utterance.error is None]
         if sampled:
+            frames = frames[is_whole]
             embeddings = self._model.embeddings.frames(frames)
             for utterance, frame, embedding in zip(sampled, frames, embeddings, strict=True):
                 utterance.state = ReadyToStep(embedding)

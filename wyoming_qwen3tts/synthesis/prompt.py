@@ -39,18 +39,12 @@ _INSTRUCTION = ("<|im_start|>user\n", "<|im_end|>\n")
 class Prompt:
     """What the talker starts from."""
 
-    embeddings: Float32Array
-    """(T, D): the prefill."""
-    trailing: Float32Array
-    """(N, D): text embeddings that are added later, one per frame."""
-    text_pad: Float32Array
-    """(D,): added to every frame after the text."""
-    prefix_length: int
-    """Number of first positions that depend on voice and options only, not on the text."""
-    reference_codes: Int64Array | None
-    """(F, G): frames that the codec must decode first (ICL)."""
-    reference_state: CodecState | None
-    """The codec's state after the reference codes, if the voice has it."""
+    embeddings: Float32Array  # (T, D): the prefill
+    trailing: Float32Array  # (N, D): text embeddings that are added later, one per frame
+    text_pad: Float32Array  # (D,): added to every frame after the text
+    prefix_length: int  # first positions that depend on voice and options, not on the text
+    reference_codes: Int64Array | None  # (F, G): frames that the codec must decode first (ICL)
+    reference_state: CodecState | None  # the codec's after them, if the voice has it
 
 
 class PromptBuilder:
@@ -107,9 +101,8 @@ class PromptBuilder:
             codes, state = voice.reference_codes, voice.codec_state
         else:
             tail, trailing = self._text_tail(body, layout)
-        embeddings = np.concatenate([prefix, tail])
-        prefix_length = len(prefix) + num_shared
-        return Prompt(embeddings, trailing, self._tts_pad[0], prefix_length, codes, state)
+        embeddings, num_shared = np.concatenate([prefix, tail]), len(prefix) + num_shared
+        return Prompt(embeddings, trailing, self._tts_pad[0], num_shared, codes, state)
 
     def _prefix(self, voice: Voice, options: SynthesisOptions) -> Float32Array:
         """Return (T, D): instruction, role, language tag and speaker."""
@@ -146,10 +139,8 @@ class PromptBuilder:
             tail = np.concatenate([text + self._codec_pad, self._tts_pad + self._codec_bos])
             return tail, self._no_text
         # The official code feeds the token behind the role first: for an empty text that is im_end.
-        first, rest = (body[:1], body[1:]) if body else ([self._facts.text_ids.im_end], [])
-        tail = self.text_vectors(first) + self._codec_bos
-        if not body:
-            return tail, self._tts_eos
+        first, *rest = body or [self._facts.text_ids.im_end]
+        tail = self.text_vectors([first]) + self._codec_bos
         return tail, np.concatenate([self.text_vectors(rest), self._tts_eos])
 
     def _icl_tail(
@@ -233,13 +224,10 @@ class IncrementalTokenizer:
 
 def _stable_end(text: str) -> int:
     """Return the end of the last run of letters, or last digit, that something else follows."""
+    kinds = [unicodedata.category(character)[0] for character in text]
     for index in range(len(text) - 1, 0, -1):
         # Never cut before a mark: composition may join it with the letter before; if not, the
         # tokenizer counts it among the punctuation that follows.
-        if _category(text[index - 1]) in "LN" and _category(text[index]) not in "LNM":
+        if kinds[index - 1] in "LN" and kinds[index] not in "LNM":
             return index
     return 0
-
-
-def _category(character: str) -> str:
-    return unicodedata.category(character)[0]

@@ -19,38 +19,31 @@ _SEED_BITS = 63
 class PresetSpeaker:
     """A speaker that a CustomVoice model was trained on."""
 
-    name: str
-    """Case does not matter."""
+    name: str  # case does not matter
 
 
 @dataclass(frozen=True)
 class DesignedVoice:
     """A voice described in words, for a VoiceDesign model."""
 
-    description: str
-    """May be empty: the model then chooses a voice."""
+    description: str  # may be empty: the model then chooses a voice
 
 
 @dataclass(frozen=True, eq=False)
 class XVectorVoice:
     """The timbre of a reference clip, for a Base model."""
 
-    x_vector: Float32Array
-    """(D,): the speaker encoder's output; D is the model's width."""
+    x_vector: Float32Array  # (D,): the speaker encoder's output; D is the model's width
 
 
 @dataclass(frozen=True, eq=False)
 class IclVoice:
     """A reference clip that speech continues from (in-context learning), for a Base model."""
 
-    x_vector: Float32Array
-    """(D,)."""
-    reference_text: str
-    """What the clip says."""
-    reference_codes: Int64Array
-    """(F, G): the codec encoder's output."""
-    codec_state: CodecState | None = None
-    """The codec decoder's state after the clip, if the caller has it; else it is computed."""
+    x_vector: Float32Array  # (D,)
+    reference_text: str  # what the clip says
+    reference_codes: Int64Array  # (F, G): the codec encoder's output
+    codec_state: CodecState | None = None  # the codec decoder's after the clip; None computes it
 
 
 Voice: TypeAlias = PresetSpeaker | DesignedVoice | XVectorVoice | IclVoice
@@ -66,10 +59,10 @@ _KINDS: dict[type, tuple[str, str]] = {
 class TextLayout(StrEnum):
     """How the text reaches the talker."""
 
+    # The whole text is in the prompt; the official default except for cloned voices.
     NON_STREAMING = "non_streaming"
-    """The whole text is in the prompt; the official default except for cloned voices."""
+    # One text token per frame, so that text may still arrive during synthesis.
     STREAMING = "streaming"
-    """One text token per frame, so that text may still arrive during synthesis."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +71,11 @@ class SynthesisOptions:
 
     talker: SamplingOptions
     predictor: SamplingOptions
-    max_frames: int
-    """At most this many frames of 80 ms."""
-    language: str | None = None
-    """A language as the model spells it ("german"); None lets the model decide."""
-    instruction: str | None = None
-    """How to speak, in words; only for CustomVoice models that follow instructions."""
-    layout: TextLayout | None = None
-    """None takes the official default of the voice's kind."""
+    max_frames: int  # of 80 ms
+    language: str | None = None  # as the model spells it ("german"); None lets the model decide
+    instruction: str | None = None  # how to speak, for CustomVoice models that follow it
+    layout: TextLayout | None = None  # None takes the official default of the voice's kind
     seed: int = field(default_factory=lambda: secrets.randbits(_SEED_BITS))
-    """The same seed gives the same codes."""
 
     def greedy(self) -> "SynthesisOptions":
         """Return the same options without sampling: always the most probable code."""
@@ -106,12 +94,9 @@ class SynthesisOptions:
         """
         if temperature == 0:
             return self.greedy()
-        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        changes: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
-        if temperature is not None:
-            changes["do_sample"] = True
+        do_sample = None if temperature is None else True
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "do_sample": do_sample}
+        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return replace(self, talker=replace(self.talker, **changes))
 
 
@@ -122,15 +107,12 @@ class SynthesisRequest:
     text: str
     voice: Voice
     options: SynthesisOptions
-    position: int = 0
-    """Place of the utterance in its answer: the first is played first."""
-    playback: Playback | None = None
-    """The playback of its answer, which decides the order of its utterances."""
+    position: int = 0  # of the utterance in its answer
+    playback: Playback | None = None  # of its answer; decides the order of its utterances
+    # Trim the silence at both ends and end runaway speech: the samples are then no longer exactly
+    # those of the frames.
     guarded: bool = False
-    """Trim the silence at both ends and end runaway speech. The samples are then no longer
-    exactly those of the frames."""
-    is_open: bool = False
-    """More text follows."""
+    is_open: bool = False  # more text follows
 
 
 def default_options(defaults: GenerationDefaults, seed: int | None = None) -> SynthesisOptions:

@@ -1,8 +1,7 @@
 """The main path: a text and a voice -> prompt -> frames -> samples.
 
-Everything here is synchronous and runs in one thread. :meth:`Synthesizer.stream` speaks one
-utterance. :meth:`Synthesizer.submit` and :meth:`Synthesizer.step` run several side by side, which
-costs little more: the lanes share every read of the weights.
+Everything here is synchronous and runs in one thread. Several utterances side by side cost little
+more than one: the lanes share every read of the weights.
 """
 
 import time
@@ -95,7 +94,8 @@ class Synthesizer:
         else:
             prompt = self._prompts.build(request.text, request.voice, request.options)
         if request.guarded:
-            utterance.frame_limit = min(self._budget(request.text), request.options.max_frames)
+            budget = frame_budget(request.text, self.model.facts.frame_rate_hz)
+            utterance.frame_limit = min(budget, request.options.max_frames)
         utterance.start(prompt, request.options)
         self._waiting.append(utterance)
 
@@ -107,7 +107,8 @@ class Synthesizer:
             raise ValueError("the text of this utterance is closed")
         utterance.add_text(self._prompts.text_vectors(utterance.tokenizer.push(text)))
         if utterance.request.guarded:
-            limit = utterance.frame_limit + self._budget(text)
+            more = frame_budget(text, self.model.facts.frame_rate_hz)
+            limit = utterance.frame_limit + more
             utterance.frame_limit = min(limit, utterance.options.max_frames)
         return True
 
@@ -124,16 +125,11 @@ class Synthesizer:
         if utterance.is_finished:
             return
         if utterance in self._speaking:
-            self._leave_loop(utterance)
+            self._loop.remove(utterance)
             self._speaking.remove(utterance)
         else:
             self._waiting.remove(utterance)
         utterance.finish(FinishReason.CANCELLED if error is None else None, error)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether every utterance has ended."""
-        return not self._waiting and not self._speaking
 
     @property
     def is_blocked(self) -> bool:
@@ -144,7 +140,13 @@ class Synthesizer:
         """Make one frame of each utterance that has a lane, and audio of full chunks."""
         try:
             self._admit()
-            active = self._active()
+            # Extra lanes slow one down: near an underrun, those that are heard next go alone.
+            only_next = self._near_underrun
+            active = [
+                each
+                for each in self._speaking
+                if not each.is_blocked and (each.is_next or not only_next)
+            ]
             started_s = time.perf_counter()
             made = self._loop.step(active)
             for utterance in tuple(self._speaking):
@@ -153,7 +155,10 @@ class Synthesizer:
                 if utterance.frames_done:
                     self._end(utterance)
             if len(active) == len(made) == 1:
-                self._time_frame(time.perf_counter() - started_s)
+                # The average over all frames at first, later over the latest ones.
+                self._num_timed += 1
+                weight = max(_TIMING_WEIGHT, 1 / self._num_timed)
+                self._frame_s += weight * (time.perf_counter() - started_s - self._frame_s)
         except Exception as cause:  # noqa: BLE001 - graphs raise errors of any class
             error = synthesis_error(cause, "The model failed while speaking")
             # With no lane in use, end those that wait: else the next step fails in the same way.
@@ -170,28 +175,6 @@ class Synthesizer:
                 utterance.finish(error=error)
         finally:
             self._loop.clear()
-
-    def _time_frame(self, seconds: float) -> None:
-        """Average the cost of a frame: over all of them at first, later over the latest ones."""
-        self._num_timed += 1
-        weight = max(_TIMING_WEIGHT, 1 / self._num_timed)
-        self._frame_s += weight * (seconds - self._frame_s)
-
-    def _budget(self, text: str) -> int:
-        return frame_budget(text, self.model.facts.frame_rate_hz)
-
-    def _active(self) -> list[Utterance]:
-        """Return the utterances that make a frame now.
-
-        Extra lanes slow the current one down. When its playback buffer is nearly empty, step it
-        alone and pause the others.
-        """
-        only_next = self._near_underrun
-        return [
-            utterance
-            for utterance in self._speaking
-            if not utterance.is_blocked and (utterance.is_next or not only_next)
-        ]
 
     @property
     def _near_underrun(self) -> bool:
@@ -256,10 +239,6 @@ class Synthesizer:
         except Exception as cause:  # noqa: BLE001 - graphs raise errors of any class
             utterance.error = synthesis_error(cause, "The codec failed")
         if utterance.frames_done:
-            self._leave_loop(utterance)
-
-    def _leave_loop(self, utterance: Utterance) -> None:
-        if utterance in self._loop.utterances:
             self._loop.remove(utterance)
 
     def _end(self, utterance: Utterance) -> None:

@@ -1,38 +1,25 @@
 """How long an utterance took, and when an answer needs audio."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
 class SynthesisTiming:
     """Times of one utterance, in seconds of ``time.perf_counter``."""
 
-    submitted_s: float = field(default_factory=time.perf_counter)
-    started_s: float | None = None
-    """Start of the prefill."""
+    started_s: float | None = None  # of the prefill
     first_audio_s: float | None = None
     finished_s: float | None = None
     num_frames: int = 0
-    audio_s: float = 0.0
-    """Length of the audio made so far."""
-
-    @property
-    def ttfa_s(self) -> float | None:
-        """Time from submission to the first audio."""
-        return None if self.first_audio_s is None else self.first_audio_s - self.submitted_s
-
-    @property
-    def synthesis_s(self) -> float:
-        """Time from the start of the prefill to the end, or to now."""
-        if self.started_s is None:
-            return 0.0
-        return (self.finished_s or time.perf_counter()) - self.started_s
+    audio_s: float = 0.0  # length of the audio made so far
 
     @property
     def rtf(self) -> float | None:
-        """Real-time factor: synthesis seconds per audio second, lower is better."""
-        return self.synthesis_s / self.audio_s if self.audio_s else None
+        """Seconds of synthesis per second of audio; None before the end and without audio."""
+        if self.started_s is None or self.finished_s is None or not self.audio_s:
+            return None
+        return (self.finished_s - self.started_s) / self.audio_s
 
 
 class Playback:

@@ -26,29 +26,23 @@ _MIN_FRAMES = 2
 class FinishReason(StrEnum):
     """Why an utterance ended."""
 
-    STOP = "stop"
-    """The model ended its speech."""
-    LENGTH = "length"
-    """It reached the frame limit, or ran away."""
-    RETRY = "retry"
-    """The model ended its speech, at the second attempt."""
+    STOP = "stop"  # the model ended its speech
+    LENGTH = "length"  # it reached the frame limit, or ran away
+    RETRY = "retry"  # the model ended its speech, at the second attempt
     CANCELLED = "cancelled"
 
 
 class ReadyToSample(NamedTuple):
     """The talker has read every position: group 0 of the next frame can be sampled."""
 
-    logits: Float32Array
-    """(C + 1,)."""
-    hidden: Float32Array
-    """(D,): the code predictor's input."""
+    logits: Float32Array  # (C + 1,)
+    hidden: Float32Array  # (D,): the code predictor's input
 
 
 class ReadyToStep(NamedTuple):
     """A frame was made; the talker has not read it yet."""
 
-    embedding: Float32Array
-    """(D,): sum of the embeddings of the frame's codes."""
+    embedding: Float32Array  # (D,): sum of the embeddings of the frame's codes
 
 
 class Utterance:
@@ -60,8 +54,7 @@ class Utterance:
 
     prompt: Prompt
     options: SynthesisOptions
-    state: ReadyToSample | ReadyToStep | None
-    """None until the frame loop has prefilled the prompt."""
+    state: ReadyToSample | ReadyToStep | None = None  # None until the prompt is prefilled
 
     def __init__(self, request: SynthesisRequest, sample_rate_hz: int) -> None:
         """Prepare an utterance; it begins with :meth:`start`."""
@@ -69,16 +62,12 @@ class Utterance:
         self.timing = SynthesisTiming()
         self.num_attempts = 0
         self.frame_limit = request.options.max_frames
-        self.tokenizer: IncrementalTokenizer | None = None
-        """Set while more text may come."""
+        self.tokenizer: IncrementalTokenizer | None = None  # set while more text may come
         self.guard: RunawayGuard | None = None
-        self.end_reason: FinishReason | None = None
-        """Why no more frames are made; audio may still follow."""
+        self.end_reason: FinishReason | None = None  # no more frames; audio may still follow
         self.error: Qwen3TTSError | None = None
-        self.on_change: Callable[[], None] | None = None
-        """Called after new audio and at the end."""
-        self.buffer_limit_s = math.inf
-        """Seconds of audio that may wait for :meth:`take_audio`."""
+        self.on_change: Callable[[], None] = lambda: None  # after new audio and at the end
+        self.buffer_limit_s = math.inf  # of audio that may wait for take_audio
         self._sample_rate_hz = sample_rate_hz
         self._frames: list[Int64Array] = []
         self._audio: deque[AudioChunk] = deque()
@@ -118,14 +107,9 @@ class Utterance:
         return isinstance(self.state, ReadyToStep) and not self._text and self.tokenizer is not None
 
     @property
-    def is_full(self) -> bool:
-        """Whether the listener is so far behind that no frame should be made now."""
-        return self.timing.audio_s - self._taken_s >= self.buffer_limit_s
-
-    @property
     def is_blocked(self) -> bool:
-        """Whether a step can do nothing for it."""
-        return self.needs_text or self.is_full
+        """Whether no frame should be made now, also because the listener is far behind."""
+        return self.needs_text or self.timing.audio_s - self._taken_s >= self.buffer_limit_s
 
     @property
     def frames_done(self) -> bool:
@@ -175,9 +159,11 @@ class Utterance:
         except SynthesisError as error:
             self.error = error
             return None
-        if code == end_of_speech or num_frames >= self.frame_limit:
-            is_end = code == end_of_speech
-            self.end_reason = FinishReason.STOP if is_end else FinishReason.LENGTH
+        if code == end_of_speech:
+            self.end_reason = FinishReason.STOP
+            return None
+        if num_frames >= self.frame_limit:
+            self.end_reason = FinishReason.LENGTH
             return None
         self._history.add(code)
         return code
@@ -221,8 +207,7 @@ class Utterance:
             self.request.playback.record_audio(self.request.position, chunk.duration_s)
         self._audio.append(chunk)
         self.timing.audio_s += chunk.duration_s
-        if self.on_change is not None:
-            self.on_change()
+        self.on_change()
 
     def take_audio(self) -> Iterator[AudioChunk]:
         """Yield the chunks that were not taken yet."""
@@ -240,5 +225,4 @@ class Utterance:
         self.timing.finished_s = time.perf_counter()
         if self.request.playback is not None:
             self.request.playback.record_end(self.request.position)
-        if self.on_change is not None:
-            self.on_change()
+        self.on_change()
