@@ -34,15 +34,9 @@ async def open_engine(
 ) -> AsyncIterator[SpeechEngine]:
     """Find the models, start the synthesis thread, and yield the speech backend.
 
-    Args:
-        config: Every setting.
-        metrics: Counts requests.
-        is_server: Warm up the models, and fail requests after ``model_wait_timeout`` instead of
-            waiting until the model is installed.
-
-    Raises:
-        ConfigError: A model reference or a setting cannot be used.
-        BundleError: A model cannot be used.
+    ``is_server``: warm up the models, and fail requests after ``model_wait_timeout`` instead of
+    waiting until the model is installed. Raises ConfigError or BundleError where a setting or a
+    model cannot be used.
     """
     data_dirs = config.data_paths
     models = await asyncio.to_thread(served_models, config.models, data_dirs, config.precision)
