@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(arguments)
     except Qwen3TTSError as error:
         _LOGGER.debug("Traceback", exc_info=error)
-        print(f"error: {error or error.code}", file=sys.stderr)
+        print(f"error: {error or type(error).__name__}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader of the output has closed it; Python must not fail again at its exit.

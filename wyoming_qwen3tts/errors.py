@@ -12,7 +12,7 @@
     └── SynthesisError
 
 The message says what to do. Failures of other kinds, as graphs raise them, become one of these with
-:func:`synthesis_error`. ``code`` goes to Wyoming clients as the code of the error event.
+:func:`synthesis_error`. Wyoming clients get the name of the class as the code of the error event.
 """
 
 import errno
@@ -24,11 +24,6 @@ _OUT_OF_MEMORY: Final = ("bad_alloc", "bad allocation", "failed to allocate", "o
 
 class Qwen3TTSError(Exception):
     """Base of every error of this package."""
-
-    @property
-    def code(self) -> str:
-        """Name of the error class, sent to clients as the error's code."""
-        return type(self).__name__
 
 
 class ConfigError(Qwen3TTSError):

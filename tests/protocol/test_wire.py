@@ -50,9 +50,9 @@ def read_all(pieces: list[bytes]) -> list[Event | str]:
             try:
                 event = await read_event(stream)
             except ProtocolError as error:
-                return [*found, error.code]
+                return [*found, type(error).__name__]
             except RequestError as error:
-                found.append(error.code)
+                found.append(type(error).__name__)
                 continue
             if event is None:
                 return found

@@ -34,6 +34,10 @@ def run_all(synthesizer, speeches):
         synthesizer.step()
 
 
+def speak(synthesizer, wish):
+    return list(synthesizer.follow(synthesizer.submit(wish)))
+
+
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return tiny_model("0.6B-custom_voice")
@@ -66,7 +70,7 @@ def test_warm_prefix_cache_changes_nothing(model):
 
 
 def test_the_first_chunk_is_one_frame_and_later_ones_grow(endless):
-    chunks = list(Synthesizer(endless).stream(request(endless, max_frames=12)))
+    chunks = speak(Synthesizer(endless), request(endless, max_frames=12))
     frames = [len(chunk.samples) // endless.facts.samples_per_frame for chunk in chunks]
     assert frames == [1, 2, 4, 4, 1]
 
@@ -124,7 +128,7 @@ def test_cancelling_one_lane_leaves_the_others(model):
 
 def test_closing_the_stream_cancels_and_frees_the_lane(model):
     synthesizer = Synthesizer(model)
-    stream = synthesizer.stream(request(model))
+    stream = synthesizer.follow(synthesizer.submit(request(model)))
     next(stream)
     stream.close()
     assert synthesizer.is_blocked
@@ -173,9 +177,9 @@ def test_a_graph_that_fails_is_an_error_and_the_next_request_works(model, monkey
 
     monkeypatch.setattr(model.code_predictor, "predict", fail)
     with pytest.raises(SynthesisError, match="out of memory"):
-        list(synthesizer.stream(request(model)))
+        speak(synthesizer, request(model))
     monkeypatch.undo()
-    assert list(synthesizer.stream(request(model)))
+    assert speak(synthesizer, request(model))
 
 
 @pytest.mark.parametrize(
@@ -330,7 +334,7 @@ def test_codec_state_of_a_voice_can_be_given(tiny_model, monkeypatch):
     options = replace(default_options(model.facts.generation, 3), max_frames=8)
 
     def samples(voice):
-        chunks = Synthesizer(model).stream(SynthesisRequest("Hello", voice, options))
+        chunks = speak(Synthesizer(model), SynthesisRequest("Hello", voice, options))
         return np.concatenate([chunk.samples for chunk in chunks])
 
     wanted = samples(voice)

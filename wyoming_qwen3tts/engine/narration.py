@@ -131,12 +131,12 @@ class SpeechEngine:
                 chosen = await self._find(request)
                 pieces = await stack.enter_async_context(aclosing(self._admitted(narration, text)))
                 # A client may open a stream long before its text. Only text needs the model.
-                first = await anext(pieces, "")
+                narration.first_text = await anext(pieces, "")
                 lent = self.pool.use(chosen.bundle)
                 synthesizer, model = await stack.enter_async_context(lent)
                 plan = await self._plan(chosen, request, synthesizer.model)
                 stack.callback(narration.report.log)
-                spoken = narration.stream(_joined(first, pieces), synthesizer, plan, model.speed)
+                spoken = narration.stream(pieces, synthesizer, plan, model.speed)
                 async for chunk in await stack.enter_async_context(aclosing(spoken)):
                     yield chunk
         except Exception:
@@ -183,11 +183,7 @@ class SpeechEngine:
         return SpeechPlan(name, voice, options, language, candidates, usual, self._rules)
 
     def _check_capacity(self) -> None:
-        """Check that one more request can be spoken; those that wait for text do not count.
-
-        Raises:
-            BusyError: It cannot.
-        """
+        """Raise BusyError if one more request is too many; one that waits for text is none."""
         num_busy = sum(not narration.is_idle for narration in self._narrations)
         if num_busy >= self.config.max_requests:
             raise BusyError(f"{num_busy} requests are open already; try again later.")
@@ -215,6 +211,7 @@ class Narration:
         self._config = config
         self._worker = worker
         self.report = RequestReport()
+        self.first_text = ""  # what came before the stream
         self.waits_for_text = True  # all that has arrived was read
         self._pending: list[Utterance] = []
         self._queue: asyncio.Queue[Utterance | None] = asyncio.Queue()
@@ -240,10 +237,7 @@ class Narration:
         plan: SpeechPlan,
         speed: SpeedEstimate,
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak text in pieces; closing the generator early cancels the synthesis.
-
-        ``speed`` is the model's so far; this request adds to it.
-        """
+        """Speak text in pieces; closing the generator early cancels the synthesis."""
         config, report = self._config, self.report
         self._synthesizer, self._plan = synthesizer, plan
         report.voice, report.voice_kind = plan.voice_name, _VOICE_KINDS[type(plan.voice)]
@@ -312,7 +306,7 @@ class Narration:
     async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
         pieces = aiter(text)
-        piece, arriving = await _arrived(pieces)
+        piece, arriving = await _arrived(self.first_text, pieces)
         if arriving.done():
             # All text is here: judge it as a whole.
             self._detect_language(self._without_code(piece[:_DETECTION_CHARS]))
@@ -405,15 +399,10 @@ class Narration:
         return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)
 
 
-async def _joined(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first
-    async for piece in rest:
-        yield piece
-
-
-async def _arrived(pieces: AsyncIterator[str]) -> tuple[str, "asyncio.Future[str | None]"]:
+async def _arrived(
+    text: str, pieces: AsyncIterator[str]
+) -> tuple[str, "asyncio.Future[str | None]"]:
     """Return the text that is here, and the next piece; that is done if the text has ended."""
-    text = ""
     while True:
         arriving: asyncio.Future[str | None] = asyncio.ensure_future(anext(pieces, None))
         try:

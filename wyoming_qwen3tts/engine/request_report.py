@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from wyoming_qwen3tts.errors import Qwen3TTSError
 from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 
 _LOGGER = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class RequestReport:
     def record_failure(self, error: BaseException) -> None:
         """Record that the request failed or was cancelled."""
         if isinstance(error, Exception):
-            self.error = error.code if isinstance(error, Qwen3TTSError) else type(error).__name__
+            self.error = type(error).__name__
         else:
             self.is_cancelled = True
 

@@ -15,7 +15,6 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.errors import Qwen3TTSError
 from wyoming_qwen3tts.monitoring.health import EngineStatus, HealthMonitor
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ class Metrics:
 
     def count_error(self, error: Exception) -> None:
         """Count an error that a client was sent."""
-        code = error.code if isinstance(error, Qwen3TTSError) else type(error).__name__
-        self._errors.labels(code).inc()
+        self._errors.labels(type(error).__name__).inc()
 
     def render(self) -> bytes:
         """Return all metrics in the Prometheus text format."""

@@ -35,14 +35,9 @@ class SpeechBackend(Protocol):
     def stream(
         self, request: SpeechRequest, text: AsyncIterator[str]
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Speak text that may still be arriving, in pieces cut anywhere.
+        """Speak text that may still be arriving, in pieces cut anywhere; raises Qwen3TTSError.
 
         Closing the generator cancels the synthesis within a frame. Text with nothing to say yields
         a short silence. All chunks have the same sample rate. A slow reader must not delay other
         requests.
-
-        Raises:
-            RequestError: The voice does not exist, or the model cannot do what is asked.
-            BusyError: Too many requests are waiting.
-            SynthesisError: The model failed.
         """

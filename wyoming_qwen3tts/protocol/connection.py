@@ -26,7 +26,12 @@ from wyoming_qwen3tts.errors import BusyError, ProtocolError, Qwen3TTSError, Req
 from wyoming_qwen3tts.protocol.backend import SpeechBackend
 from wyoming_qwen3tts.protocol.messages import make_error, make_info, read_request, read_text
 from wyoming_qwen3tts.protocol.response import Response
-from wyoming_qwen3tts.protocol.wire import READ_BYTES, ClientGoneError, EventWriter, read_event
+from wyoming_qwen3tts.protocol.wire import (
+    MAX_HEADER_BYTES,
+    ClientGoneError,
+    EventWriter,
+    read_event,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -267,7 +272,7 @@ class Connection:
         self._options.on_error(error)
         self._num_errors += 1
         if isinstance(error, Qwen3TTSError):
-            _LOGGER.warning("%s: %s: %s", self._name, error.code, error)
+            _LOGGER.warning("%s: %s: %s", self._name, type(error).__name__, error)
         else:
             _LOGGER.error("%s: unexpected failure: %r", self._name, error)
             _LOGGER.debug("Traceback", exc_info=error)
@@ -283,7 +288,7 @@ class Connection:
             self._events.end()
             # Closing a socket with unread input resets it, and the client would lose the error.
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                while await self._reader.read(READ_BYTES):
+                while await self._reader.read(MAX_HEADER_BYTES):
                     pass
 
     def _restart_timer(self, seconds: float) -> None:
@@ -298,6 +303,5 @@ class Connection:
         if any(response.text.has_ended or not is_idle for response in self._responses):
             self._restart_timer(IDLE_TIMEOUT_S)
             return
-        if is_idle:
-            _LOGGER.info("%s: idle for %g s; connection closed", self._name, seconds)
+        _LOGGER.info("%s: silent for %g s; connection closed", self._name, seconds)
         self._closed.set()

@@ -13,7 +13,7 @@ from wyoming.event import Event
 from wyoming.info import Attribution, Info, TtsProgram, TtsVoice, TtsVoiceSpeaker
 
 from wyoming_qwen3tts import __version__
-from wyoming_qwen3tts.errors import Qwen3TTSError, RequestError
+from wyoming_qwen3tts.errors import RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 
 # Home Assistant makes the entity's id and title from it: never change it.
@@ -86,6 +86,6 @@ def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Event
 
 def make_error(error: Exception) -> Event:
     """Return the error event: never without text, the class name as code."""
-    code = error.code if isinstance(error, Qwen3TTSError) else type(error).__name__
+    code = type(error).__name__
     text = without_surrogates(str(error))[:_MAX_ERROR_CHARS].strip()
     return Error(text=text or code, code=code).event()

@@ -31,8 +31,8 @@ from wyoming_qwen3tts.protocol.backend import SpeechBackend, SpeechRequest
 from wyoming_qwen3tts.protocol.messages import make_error
 from wyoming_qwen3tts.protocol.wire import ClientGoneError, EventWriter
 
+# Samples per event: 0.2 s at 24 kHz, so that a player can start after a part of a chunk.
 MAX_BLOCK_SAMPLES: Final = 4_800
-"""Samples per event: 0.2 s at 24 kHz, so that a player can start after a part of a chunk."""
 AUDIO_TIMEOUT_S: Final = 600.0  # to the next audio after the text is complete
 
 
@@ -152,18 +152,16 @@ class Response:
         """Send a chunk in blocks, audio-start before the first."""
         if not len(chunk.samples):
             return
-        rate = chunk.sample_rate_hz
+        audio_format = (chunk.sample_rate_hz, SAMPLE_WIDTH_BYTES, NUM_CHANNELS)
         if self._sample_rate_hz is None:
-            self._sample_rate_hz = rate
+            self._sample_rate_hz = chunk.sample_rate_hz
             self._owes_audio_stop = True
-            start = AudioStart(rate, SAMPLE_WIDTH_BYTES, NUM_CHANNELS, timestamp=0)
-            await self._events.write(start.event())
+            await self._events.write(AudioStart(*audio_format, timestamp=0).event())
         pcm = chunk.pcm16()
         block_bytes = MAX_BLOCK_SAMPLES * SAMPLE_WIDTH_BYTES
-        for start_byte in range(0, len(pcm), block_bytes):
-            audio = pcm[start_byte : start_byte + block_bytes]
-            timestamp = self._timestamp_ms()
-            block = WireChunk(rate, SAMPLE_WIDTH_BYTES, NUM_CHANNELS, audio, timestamp=timestamp)
+        for start in range(0, len(pcm), block_bytes):
+            audio = pcm[start : start + block_bytes]
+            block = WireChunk(*audio_format, audio, timestamp=self._timestamp_ms())
             await self._events.write(block.event())
             self._num_samples += block.samples
 

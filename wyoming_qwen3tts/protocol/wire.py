@@ -20,7 +20,6 @@ MAX_HEADER_BYTES: Final = 65_536  # as in the wyoming package; also the limit of
 MAX_PART_BYTES: Final = 1_048_576  # of the data after the header, and of the payload
 EVENT_TIMEOUT_S: Final = 10.0  # for the rest of an event after its first byte
 WRITE_TIMEOUT_S: Final = 30.0  # for which a client may leave its events unread
-READ_BYTES: Final = 65_536
 
 
 class ClientGoneError(ConnectionError):
@@ -65,11 +64,7 @@ async def _read_rest(stream: asyncio.StreamReader, first: bytes) -> Event:
     num_data_bytes = _read_length(header, "data_length")
     num_payload_bytes = _read_length(header, "payload_length")
     body = await stream.readexactly(num_data_bytes)
-    while num_payload_bytes:  # not kept: text-to-speech needs no payload
-        piece = await stream.read(min(num_payload_bytes, READ_BYTES))
-        if not piece:
-            raise asyncio.IncompleteReadError(b"", num_payload_bytes)
-        num_payload_bytes -= len(piece)
+    await stream.readexactly(num_payload_bytes)  # text-to-speech needs no payload
     # The whole event is consumed: from here on errors concern only this event.
     event_type, data = header.get("type"), header.get("data")
     if not isinstance(event_type, str):

@@ -68,8 +68,7 @@ class RunawayGuard:
         self._recent: deque[int] = deque(maxlen=_LONGEST_CYCLE)
         # Length of the run of frames that equal the frame 1, 2, 3 ... before them.
         self._runs = [0] * _LONGEST_CYCLE
-        self.audio_emitted = False
-        """Whether any sound was passed on; before that the utterance can start again."""
+        self.audio_emitted = False  # before any sound the utterance can start again
 
     def record_code(self, code: int) -> None:
         """Record the next code of group 0."""
@@ -97,8 +96,12 @@ class RunawayGuard:
             raise SynthesisError(f"The codec's samples are not finite numbers; {_REMEDY}")
         if np.mean(np.abs(samples) >= _FULL_SCALE) > _MOST_AT_FULL_SCALE:
             raise SynthesisError(f"The codec's samples are all at full scale; {_REMEDY}")
-        loud = self._loud_windows(samples)
-        if not len(loud) or self._is_click(loud, len(samples)):
+        windows = np.pad(samples, (0, -len(samples) % self._window)).reshape(-1, self._window)
+        rms = np.sqrt(np.mean(np.square(windows, dtype=np.float64), axis=1))
+        (loud,) = np.nonzero(rms > SILENCE_RMS)
+        # A codec may click at its start: one loud window with silence after it; speech goes on.
+        is_click = not self.audio_emitted and len(loud) == 1 and loud[0] < len(windows) - 1
+        if not len(loud) or is_click:
             self._hold(samples)
             return np.zeros(0, np.float32)
         start = int(loud[0]) * self._window
@@ -119,19 +122,3 @@ class RunawayGuard:
     def _hold(self, samples: Float32Array) -> None:
         self._held.append(samples)
         self._num_held += len(samples)
-
-    def _is_click(self, loud: np.ndarray, num_samples: int) -> bool:
-        """Whether a single window before any speech is loud, with silence after it.
-
-        A codec may click at its start; speech goes on.
-        """
-        is_last = (int(loud[0]) + 1) * self._window >= num_samples
-        return not self.audio_emitted and len(loud) == 1 and not is_last
-
-    def _loud_windows(self, samples: Float32Array) -> np.ndarray:
-        """Return the indices of the 10 ms windows that are not silent."""
-        padded = np.pad(samples, (0, -len(samples) % self._window))
-        windows = padded.reshape(-1, self._window)
-        rms = np.sqrt(np.mean(np.square(windows, dtype=np.float64), axis=1))
-        (loud,) = np.nonzero(rms > SILENCE_RMS)
-        return loud

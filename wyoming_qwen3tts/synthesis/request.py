@@ -137,21 +137,6 @@ def default_options(defaults: GenerationDefaults, seed: int | None = None) -> Sy
     return options if seed is None else replace(options, seed=seed)
 
 
-def check_options(options: SynthesisOptions) -> None:
-    """Raise RequestError if a number is out of range."""
-    talker = options.talker
-    checks = (
-        ("temperature", talker.temperature, 0.0 < talker.temperature <= 10.0, "in (0, 10]"),
-        ("top_k", talker.top_k, talker.top_k >= 0, "at least 0, which keeps every code"),
-        ("top_p", talker.top_p, 0.0 < talker.top_p <= 1.0, "in (0, 1]"),
-        ("max_frames", options.max_frames, options.max_frames >= 1, "at least 1"),
-        ("seed", options.seed, options.seed >= 0, "at least 0"),
-    )
-    for name, value, is_valid, rule in checks:
-        if not is_valid:
-            raise RequestError(f"{name} {value} must be {rule}.")
-
-
 def supported_voices(facts: ModelFacts) -> str:
     """Return a clause that says what a model speaks with."""
     match facts.model_type:

@@ -17,7 +17,7 @@ from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.frame_loop import FrameLoop
 from wyoming_qwen3tts.synthesis.guard import RunawayGuard, frame_budget
 from wyoming_qwen3tts.synthesis.prompt import IncrementalTokenizer, PromptBuilder
-from wyoming_qwen3tts.synthesis.request import SynthesisRequest, check_options, check_voice
+from wyoming_qwen3tts.synthesis.request import SynthesisRequest, check_voice
 from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 
 # A step with every lane, and the prefill of another prompt, fit into this time several times.
@@ -52,12 +52,11 @@ class Synthesizer:
             return None
         return self._frame_s * self.model.facts.frame_rate_hz
 
-    def stream(self, request: SynthesisRequest) -> Iterator[AudioChunk]:
-        """Speak one utterance; closing the iterator early cancels it within a frame."""
-        yield from self.follow(self.submit(request))
-
     def follow(self, utterance: Utterance) -> Iterator[AudioChunk]:
-        """Run the loop for a submitted utterance and yield its audio; raise its error."""
+        """Run the loop for a submitted utterance and yield its audio; raise its error.
+
+        Closing the iterator early cancels the utterance within a frame.
+        """
         try:
             while not utterance.is_finished:
                 self.step()
@@ -83,7 +82,6 @@ class Synthesizer:
             RequestError: The model cannot do what is asked, or the voice needs its whole text.
         """
         request = utterance.request
-        check_options(request.options)
         check_voice(self.model.facts, request.voice)
         if request.is_open:
             utterance.tokenizer = tokenizer = IncrementalTokenizer(self.model.tokenizer)
