@@ -1,6 +1,7 @@
 """Names of languages, and which language and writing system a text is in."""
 
 import logging
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -26,10 +27,11 @@ _OTHER_SCRIPTS: Final = frozenset(
 )  # fmt: skip
 _SCRIPT_NAMES: Final = {"cjk": "han", "ideographic": "han", "hiragana": "kana", "katakana": "kana"}
 _GREEK_RUN = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]{2,}")
-# Below this share of the probability the language counts as unsure; of short texts more is asked.
-_MIN_CONFIDENCE: Final = 0.55
-_MIN_SHORT_CONFIDENCE: Final = 0.62
-_SHORT_CHARS: Final = 20
+# Logarithms of how much likelier a language becomes by a word and by a letter that it has.
+_WORD_WEIGHT: Final = 3.0
+_LETTER_WEIGHT: Final = 2.0
+_MIN_SHARE: Final = 1e-4  # n-grams are too sure of short texts
+_MIN_LEAD: Final = 1.0
 
 
 def language_code(name: str | None) -> str | None:
@@ -87,19 +89,41 @@ def _possible_languages(text: str) -> tuple[str, ...]:
         if hangul >= max(han, kana):
             return ("ko",)
         return ("ja",) if kana else ("zh", "ja")
-    return _LATIN if most == latin else ("ru",)
+    # Names of devices and products are often in Latin letters.
+    return ("ru",) if most == cyrillic else _LATIN
 
 
 def _classify(text: str, named: list[str]) -> str | None:
-    if (identifier := _identifier()) is None:
-        return None
-    clean = " ".join(text.split())
-    ranked: list[tuple[str, float]] = identifier.rank(clean)
-    scores = {code: score for code, score in ranked if code in named}
-    best = max(scores, key=lambda code: scores[code])
-    is_short = sum(map(str.isalpha, clean)) < _SHORT_CHARS
-    needed = _MIN_SHORT_CONFIDENCE if is_short else _MIN_CONFIDENCE
-    return best if scores[best] > 0 and scores[best] >= needed * sum(scores.values()) else None
+    """Return the likeliest of some languages in Latin letters, by its words and by n-grams."""
+    known, letters = _words()
+    words = [known[word] for word in _WORD.findall(text.casefold()) if word in known]
+    signs = [letters[sign] for sign in set(text.casefold()) if sign in letters]
+    scores = {
+        code: _WORD_WEIGHT * sum(code in each for each in words)
+        + _LETTER_WEIGHT * sum(code in each for each in signs)
+        for code in named
+    }
+    if (identifier := _identifier()) is not None:
+        for code, share in identifier.rank(" ".join(text.split())):
+            if code in scores:
+                scores[code] += math.log(max(share, _MIN_SHARE))
+    best, second = sorted(named, key=lambda code: -scores[code])[:2]
+    return best if scores[best] - scores[second] >= _MIN_LEAD else None
+
+
+@cache
+def _words() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return known words and telling letters, each with the languages that have it."""
+    table = read_table("words.yaml")
+    letters: dict[str, set[str]] = {}
+    for code, signs in table.pop("letters").items():
+        for sign in signs:
+            letters.setdefault(sign, set()).add(code)
+    words: dict[str, set[str]] = {}
+    for code, listed in table.items():
+        for word in listed.split():
+            words.setdefault(word, set()).add(code)
+    return words, letters
 
 
 @cache
