@@ -76,6 +76,7 @@ class TTS:
         voice: str | None = None,
         language: str | None = None,
         style: str | None = None,
+        is_exact: bool = False,
     ) -> Generator[AudioChunk, None, None]:
         """Speak; yields audio while the rest is being made. Closing it early cancels the rest.
 
@@ -84,13 +85,14 @@ class TTS:
             voice: Name of a voice; None for the first one.
             language: "de", "German" ...; None detects it.
             style: Name of a style or an instruction; for VoiceDesign models, a description.
+            is_exact: Give the model the text as it is: no text rules, no cut into sentences.
 
         Raises:
             RequestError: There is no such voice, or the model cannot do this.
             SynthesisError: The model failed.
         """
-        pieces = [text] if isinstance(text, str) else text
-        chunks = self._engine.stream(SpeechRequest(voice, language, style), _in_thread(pieces))
+        pieces = _in_thread([text] if isinstance(text, str) else text)
+        chunks = self._engine.stream(SpeechRequest(voice, language, style, is_exact), pieces)
         try:
             while (chunk := self._run(_next(chunks))) is not None:
                 yield chunk
@@ -104,13 +106,14 @@ class TTS:
         voice: str | None = None,
         language: str | None = None,
         style: str | None = None,
+        is_exact: bool = False,
     ) -> AsyncGenerator[AudioChunk, None]:
         """Speak as :meth:`stream` does, in an event loop of the caller's."""
         if isinstance(text, str):
             pieces = _in_thread([text])
         else:
             pieces = _in_loop(aiter(text), asyncio.get_running_loop())
-        chunks = self._engine.stream(SpeechRequest(voice, language, style), pieces)
+        chunks = self._engine.stream(SpeechRequest(voice, language, style, is_exact), pieces)
         try:
             while (chunk := await self._wrap(_next(chunks))) is not None:
                 yield chunk

@@ -7,10 +7,12 @@ import sys
 import wave
 
 import pytest
+import soundfile
 
 from tests.conftest import NUM_THREADS
 from tests.support.voice_fixtures import TRANSCRIPT, clip_bytes
 from wyoming_qwen3tts import cli
+from wyoming_qwen3tts.synthesis.prompt import PromptBuilder
 
 pytestmark = pytest.mark.usefixtures("root_logger")
 
@@ -91,10 +93,60 @@ def test_reference_clip_is_cloned(say, tmp_path):
     assert not (tmp_path / "data" / "voices").exists()
 
 
-def test_nothing_audible_is_no_crash(say):
-    code, out, _ = say("...", "--voice", "ryan")
+@pytest.mark.parametrize("text", ["...", "", " \n"])
+@pytest.mark.parametrize("exact", [[], ["--exact"]])
+def test_text_with_nothing_to_say_succeeds_with_silence(say, text, exact, tmp_path):
+    code, out, _ = say(text, "--voice", "ryan", *exact)
     assert code == 0
     assert "speech.wav: 0.10 s of audio" in out
+    assert set(audio_of(tmp_path / "speech.wav")) == {0}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [
+        (".wav", ("WAV", "PCM_16")),
+        (".FLAC", ("FLAC", "PCM_16")),
+        (".mp3", ("MP3", "MPEG_LAYER_III")),
+        (".ogg", ("OGG", "VORBIS")),
+        (".opus", ("OGG", "OPUS")),
+    ],
+)
+def test_suffix_decides_the_format(say, suffix, kind, tmp_path):
+    path = tmp_path / f"hello{suffix}"
+    code, out, _ = say("Hello there.", "--voice", "ryan", "--seed", 1, "--output", path, "--json")
+    assert code == 0
+    with soundfile.SoundFile(path) as file:
+        assert (file.format, file.subtype) == kind
+        assert (file.samplerate, file.channels) == (24_000, 1)
+        # An MP3 is a whole number of frames, with a delay at its beginning.
+        assert file.frames / 24_000 == pytest.approx(json.loads(out)["audio_s"], abs=0.15)
+
+
+def test_metadata_is_written_beside_the_audio(say, tmp_path):
+    code, out, _ = say("Hello.", "--voice", "ryan", "--output", "hello.flac", "--metadata")
+    assert code == 0
+    assert "hello.flac: " in out
+    values = json.loads((tmp_path / "hello.json").read_text())
+    assert (values["voice"], values["output"]) == ("ryan", "hello.flac")
+    assert values["audio_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spoken"),
+    [([], ["twenty-two.", "And then."]), (["--exact"], ["22.\nAnd *then*."])],
+)
+def test_exact_gives_the_model_the_text_as_it_is(say, arguments, spoken, monkeypatch):
+    texts = []
+    build = PromptBuilder.build
+
+    def record(self, text, *rest):
+        texts.append(text)
+        return build(self, text, *rest)
+
+    monkeypatch.setattr(PromptBuilder, "build", record)
+    assert say("22.\nAnd *then*.", "--voice", "ryan", "--language", "en", *arguments)[0] == 0
+    assert texts == spoken
 
 
 @pytest.mark.parametrize(
@@ -105,10 +157,12 @@ def test_nothing_audible_is_no_crash(say):
         (["--reference-text", "Hello."], "--reference-text needs --reference"),
         (["--reference", "no.wav"], "no.wav"),
         (["--model", "no-such-model"], "no-such-model"),
+        (["--output", "speech.m4a"], "speech.m4a must end with one of .wav, .flac, .mp3"),
+        (["--output", "-", "--metadata"], "--metadata needs a file"),
     ],
 )
 def test_what_cannot_be_said_leaves_no_file(say, arguments, message, tmp_path):
     code, _, err = say("Hello.", *arguments)
     assert code == 1
     assert message in err
-    assert not (tmp_path / "speech.wav").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name != "data"]

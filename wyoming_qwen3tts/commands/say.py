@@ -1,24 +1,26 @@
-"""``say``: speak a text into a file or a pipe."""
+"""``say``: speak a text into a file or a pipe, as the server speaks it."""
 
 import argparse
+import itertools
 import json
 import sys
 import time
-import wave
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import soundfile
 from tqdm import tqdm
 
-from wyoming_qwen3tts.audio import NUM_CHANNELS, SAMPLE_WIDTH_BYTES, AudioChunk
+from wyoming_qwen3tts.audio import NUM_CHANNELS, AudioChunk
 from wyoming_qwen3tts.config import Config, add_flags
-from wyoming_qwen3tts.errors import RequestError
-from wyoming_qwen3tts.files import atomic_file
-from wyoming_qwen3tts.text.language import language_code
+from wyoming_qwen3tts.errors import RequestError, SynthesisError
+from wyoming_qwen3tts.files import atomic_file, atomic_write
+from wyoming_qwen3tts.text.language import known_language, language_code
 from wyoming_qwen3tts.tts import TTS
 from wyoming_qwen3tts.voices.editing import add_voice
 from wyoming_qwen3tts.voices.library import LIBRARY_NAME
@@ -29,33 +31,51 @@ _SETTINGS = (
     *("seed", "temperature", "top_k", "top_p", "local_files_only"),
     *("sentence_silence", "leading_silence", "trailing_silence"),
 )
+# Suffix of the output -> format and encoding of libsndfile.
+_FORMATS: Final = {
+    ".wav": ("WAV", "PCM_16"),
+    ".flac": ("FLAC", "PCM_16"),
+    ".mp3": ("MP3", "MPEG_LAYER_III"),
+    ".ogg": ("OGG", "VORBIS"),
+    ".opus": ("OGG", "OPUS"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``say``."""
-    parser.add_argument("text", metavar="TEXT", help="what to say; - reads standard input")
+    add = parser.add_argument
+    add("text", metavar="TEXT", help="what to say; - reads standard input")
     add_flags(parser, *_SETTINGS)
-    parser.add_argument("--language", metavar="L", help="de, de-DE, German ...; default: auto")
+    add("--language", metavar="L", help="de, de-DE, German ...; default: auto")
     help_line = "a style, or how to speak; for VoiceDesign models: what the voice is like"
-    parser.add_argument("--instruct", metavar="TEXT", help=help_line)
-    help_line = "clip of a voice to clone (Base models)"
-    parser.add_argument("--reference", type=Path, metavar="F", help=help_line)
+    add("--instruct", metavar="TEXT", help=help_line)
+    add("--reference", type=Path, metavar="F", help="clip of a voice to clone (Base models)")
     help_line = "what the clip says; without it only the timbre is cloned"
-    parser.add_argument("--reference-text", metavar="TEXT", help=help_line)
+    add("--reference-text", metavar="TEXT", help=help_line)
     help_line = "always take the likeliest code (temperature 0)"
-    parser.add_argument("--greedy", action="store_true", help=help_line)
-    help_line = "WAV file, or - for raw 16-bit PCM on standard output (default: %(default)s)"
-    parser.add_argument("--output", default="speech.wav", metavar="F.wav|-", help=help_line)
-    parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
+    add("--greedy", action="store_true", help=help_line)
+    help_line = "give the model the text as it is: no text rules, no cut into sentences"
+    add("--exact", action="store_true", help=help_line)
+    help_line = (
+        f"file ({', '.join(_FORMATS)}), or - for raw 16-bit PCM on standard output "
+        "(default: %(default)s)"
+    )
+    add("--output", default="speech.wav", metavar="F|-", help=help_line)
+    add("--json", action="store_true", help="print the measurements as JSON")
+    help_line = "write the measurements beside the output: speech.json for speech.wav"
+    add("--metadata", action="store_true", help=help_line)
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
     """Speak the text."""
+    is_pipe, path = args.output == "-", Path(args.output)
+    if not is_pipe and path.suffix.lower() not in _FORMATS:
+        raise RequestError(f"{path} must end with one of {', '.join(_FORMATS)}.")
+    if is_pipe and args.metadata:
+        raise RequestError("--metadata needs a file as --output.")
     text = sys.stdin.read() if args.text == "-" else args.text
-    if args.language is not None and args.language.lower() == "auto":
-        args.language = None
-    if args.language is not None and language_code(args.language) is None:
-        raise RequestError(f"Unknown language {args.language!r}; use a code such as de, or auto.")
+    if args.language is not None and args.language.lower() != "auto":
+        known_language(args.language)
     if args.greedy:
         config = replace(config, temperature=0.0)
     with ExitStack() as stack:
@@ -71,18 +91,29 @@ def run(args: argparse.Namespace, config: Config) -> int:
             "style": args.instruct,
             "seed": config.seed,
             "output": args.output,
-            **dict.fromkeys(("sample_rate_hz", "first_audio_s", "rtf")),
-            **dict.fromkeys(("audio_s", "synthesis_s"), 0.0),
         }
-        stream = tts.stream(text, language=args.language, style=args.instruct)
+        stream = tts.stream(text, language=args.language, style=args.instruct, is_exact=args.exact)
         chunks = stack.enter_context(closing(stream))
         bar = tqdm(unit="s", unit_scale=True, desc="audio", disable=None, leave=False)
         stack.enter_context(bar)
-        _write(_measured(chunks, measured, bar), args.output)
+        spoken = _measured(chunks, measured, bar)
+        # An error before the first chunk must not create a file.
+        first = next(spoken, None)
+        if first is None:
+            raise SynthesisError("There was no audio for this text.")
+        _write(first, spoken, None if is_pipe else path)
+    if args.metadata:
+        atomic_write(path.with_suffix(".json"), json.dumps(measured, indent=2) + "\n")
     # Measurements must not end up inside raw audio.
-    out = sys.stderr if args.output == "-" else sys.stdout
-    print(json.dumps(measured) if args.json else _summary(measured), file=out)
+    out = sys.stderr if is_pipe else sys.stdout
+    print(json.dumps(measured) if args.json else _SUMMARY.format_map(measured), file=out)
     return 0
+
+
+_SUMMARY: Final = (
+    "{output}: {audio_s:.2f} s of audio, first audio after {first_audio_s:.3f} s, "
+    "real-time factor {rtf:.3f}"
+)
 
 
 def _with_reference(config: Config, folder: Path, args: argparse.Namespace) -> Config:
@@ -97,39 +128,30 @@ def _with_reference(config: Config, folder: Path, args: argparse.Namespace) -> C
 def _measured(
     chunks: Iterable[AudioChunk], measured: dict[str, Any], bar: "tqdm[Any]"
 ) -> Iterator[AudioChunk]:
-    started_s = time.perf_counter()
+    started_s, audio_s = time.perf_counter(), 0.0
     for chunk in chunks:
-        seconds = measured["synthesis_s"] = time.perf_counter() - started_s
-        if measured["first_audio_s"] is None:
-            measured["first_audio_s"] = seconds
-        measured["sample_rate_hz"] = chunk.sample_rate_hz
-        measured["audio_s"] += chunk.duration_s
-        measured["rtf"] = seconds / measured["audio_s"]
+        seconds = time.perf_counter() - started_s
+        audio_s += chunk.duration_s
+        measured.setdefault("sample_rate_hz", chunk.sample_rate_hz)
+        measured.setdefault("first_audio_s", seconds)
+        measured |= {"audio_s": audio_s, "synthesis_s": seconds, "rtf": seconds / audio_s}
         bar.update(chunk.duration_s)
         yield chunk
 
 
-def _summary(measured: dict[str, Any]) -> str:
-    if measured["rtf"] is None:
-        return f"{measured['output']}: no audio"
-    return (
-        "{output}: {audio_s:.2f} s of audio, first audio after {first_audio_s:.3f} s, "
-        "real-time factor {rtf:.3f}"
-    ).format_map(measured)
-
-
-def _write(chunks: Iterator[AudioChunk], output: str) -> None:
-    if output == "-":
+def _write(first: AudioChunk, rest: Iterator[AudioChunk], path: Path | None) -> None:
+    chunks = itertools.chain([first], rest)
+    if path is None:
         for chunk in chunks:
             sys.stdout.buffer.write(chunk.pcm16())
             sys.stdout.buffer.flush()
         return
-    # An error before the first chunk must not create a file.
-    first = next(chunks)
-    with atomic_file(Path(output)) as file, wave.open(file, "wb") as wav:
-        wav.setnchannels(NUM_CHANNELS)
-        wav.setsampwidth(SAMPLE_WIDTH_BYTES)
-        wav.setframerate(first.sample_rate_hz)
-        wav.writeframes(first.pcm16())
+    file_format, encoding = _FORMATS[path.suffix.lower()]
+    with (
+        atomic_file(path) as file,
+        soundfile.SoundFile(
+            file, "w", first.sample_rate_hz, NUM_CHANNELS, encoding, format=file_format
+        ) as audio,
+    ):
         for chunk in chunks:
-            wav.writeframes(chunk.pcm16())
+            audio.write(np.frombuffer(chunk.pcm16(), "<i2"))

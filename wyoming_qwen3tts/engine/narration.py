@@ -79,7 +79,7 @@ class SpeechPlan:
     language: str | None  # plain code of the request or the voice; None leaves it to the text
     candidates: tuple[str, ...]  # plain codes that the text may then be in
     usual_language: str | None  # plain code while unsure; None lets the model decide
-    rules: frozenset[Rule]  # text rules to apply
+    rules: frozenset[Rule] | None  # text rules to apply; None: the text as it is, in one piece
 
 
 @dataclass(eq=False)
@@ -180,7 +180,8 @@ class SpeechEngine:
             usual = min(configured, key=self._languages.index)
         candidates = configured or spoken
         name = chosen.info.name
-        return SpeechPlan(name, voice, options, language, candidates, usual, self._rules)
+        rules = None if request.is_exact else self._rules
+        return SpeechPlan(name, voice, options, language, candidates, usual, rules)
 
     def _check_capacity(self) -> None:
         """Raise BusyError if one more request is too many; one that waits for text is none."""
@@ -278,14 +279,17 @@ class Narration:
     async def _read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
         try:
-            async for sentence in self._sentences(text):
+            rules = self._plan.rules
+            sentences = _whole(self.first_text, text) if rules is None else self._sentences(text)
+            async for sentence in sentences:
                 # Code may be as long as the text, and it is not in the text's language.
                 said = self._without_code(sentence)
                 if skipped := unsupported_scripts(said) - self._skipped_scripts:
                     self._skipped_scripts |= skipped
                     _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
                 self._detect_language(said)
-                spoken = normalize(said, self.report.language, self._plan.rules)
+                language = self.report.language
+                spoken = sentence if rules is None else normalize(said, language, rules)
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
                 if not has_words(spoken):
                     continue
@@ -311,7 +315,7 @@ class Narration:
             # All text is here: judge it as a whole.
             self._detect_language(self._without_code(piece[:_DETECTION_CHARS]))
             self._is_language_fixed = True
-        whole_blocks = Rule.CODE_BLOCKS in self._plan.rules
+        whole_blocks = Rule.CODE_BLOCKS in (self._plan.rules or ())
         sentences = SentenceStream(self.report.language, whole_blocks=whole_blocks)
         try:
             while True:
@@ -340,7 +344,7 @@ class Narration:
             arriving.cancel()
 
     def _without_code(self, text: str) -> str:
-        return drop_code_blocks(text) if Rule.CODE_BLOCKS in self._plan.rules else text
+        return drop_code_blocks(text) if Rule.CODE_BLOCKS in (self._plan.rules or ()) else text
 
     def _detect_language(self, said: str) -> None:
         """Detect the language of all text so far; keep the last one while that is unsure."""
@@ -397,6 +401,10 @@ class Narration:
 
     def _silence(self, duration_s: float) -> AudioChunk:
         return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)
+
+
+async def _whole(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first + "".join([piece async for piece in rest])
 
 
 async def _arrived(

@@ -24,6 +24,7 @@ class SpeechRequest:
     voice: str | None = None
     language: str | None = None  # any spelling: "de", "de-DE", "German"
     speaker: str | None = None  # a style name, or an instruction in free words
+    is_exact: bool = False  # the model gets the text as it is, in one piece
 
 
 class SpeechBackend(Protocol):

@@ -30,7 +30,8 @@ def read_request(event: Event) -> SpeechRequest:
         if not isinstance(value := event.data.get(key), dict | None):
             raise RequestError(f"{key} must be {kind}, not {reprlib.repr(value)}")
     voice = event.data.get("voice") or {}
-    return SpeechRequest(*(_read_name(voice, key) for key in ("name", "language", "speaker")))
+    name, language, speaker = (_read_name(voice, key) for key in ("name", "language", "speaker"))
+    return SpeechRequest(name, language, speaker)
 
 
 def _read_name(voice: dict[str, Any], key: str) -> str | None:
