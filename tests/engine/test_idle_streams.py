@@ -1,4 +1,4 @@
-"""Streams whose text has not come yet, or no longer comes, cost others neither place nor lane."""
+"""What one client does leaves places and lanes to others, above all while its text is to come."""
 
 import asyncio
 import shutil
@@ -7,12 +7,14 @@ from contextlib import AsyncExitStack, aclosing
 import pytest
 
 from tests.conftest import NUM_THREADS
-from tests.protocol.client import eventually
+from tests.protocol.client import WireClient, eventually
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine import narration
 from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.errors import BusyError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
+from wyoming_qwen3tts.protocol.server import Listener
 
 REQUEST = SpeechRequest("ryan")
 SENTENCE = "Hello there, this is a sentence of some length. And this "
@@ -145,3 +147,23 @@ async def test_utterances_that_wait_for_text_let_go_of_their_lanes(serve):
         assert all(
             stream.audio_s > early_s for stream, early_s in zip(streams, before_s, strict=True)
         )
+
+
+async def test_one_address_leaves_half_of_the_places_to_others(serve):
+    """And the first sentence of a new client goes before later ones of another."""
+    async with (
+        serve(max_requests=2, parallel_utterances=1) as source,
+        Listener("tcp://127.0.0.1:0", ConnectionOptions(source)) as listener,
+        await WireClient.connect(listener) as first,
+        await WireClient.connect(listener) as second,
+        await WireClient.connect(listener, "127.0.0.2") as other,
+    ):
+        await first.send("synthesize", {"text": "This is a sentence. " * 200})
+        await first.expect("audio-start")
+        await second.send("synthesize", {"text": "Hello."})
+        error = await second.expect("error")
+        assert error.data["code"] == "BusyError"
+        await other.send("synthesize", {"text": "Hello."})
+        await other.read_until("audio-stop")
+        assert source.status().num_requests == 1
+        await first.expect("audio-chunk")

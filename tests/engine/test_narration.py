@@ -14,8 +14,10 @@ from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine import narration
 from wyoming_qwen3tts.engine.narration import Narration, SpeechPlan
 from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate
+from wyoming_qwen3tts.errors import SynthesisError
 from wyoming_qwen3tts.synthesis.request import PresetSpeaker, default_options
 from wyoming_qwen3tts.synthesis.timing import SynthesisTiming
+from wyoming_qwen3tts.synthesis.utterance import FinishReason
 from wyoming_qwen3tts.text.normalize import ALL_RULES
 
 CHUNK = AudioChunk(np.full(2_400, 0.5, np.float32), 24_000)
@@ -27,9 +29,10 @@ SYNTHESIZER = SimpleNamespace(
 class ScriptedWorker:
     """Makes a chunk for each word; takes some texts of an open utterance only."""
 
-    def __init__(self, word_s=0.0, refused=()):
+    def __init__(self, word_s=0.0, refused=(), reason=None, error=None):
         self.word_s = word_s
         self.refused = refused
+        self.reason, self.error = reason, error
         self.submitted = []
         self.extended = []
 
@@ -37,9 +40,8 @@ class ScriptedWorker:
         self.submitted.append(request)
         return SimpleNamespace(
             request=request,
-            timing=SynthesisTiming(),
-            was_open=request.is_open,
-            finish_reason=None,
+            timing=SynthesisTiming(1.0, 1.5, 3.0, num_frames=100, audio_s=1.0),
+            finish_reason=self.reason,
         )
 
     async def extend(self, _utterance, text):
@@ -57,6 +59,8 @@ class ScriptedWorker:
     async def audio(self, utterance):
         for _ in utterance.request.text.split():
             await asyncio.sleep(self.word_s)
+            if self.error is not None:
+                raise self.error
             yield CHUNK
 
 
@@ -152,6 +156,21 @@ async def test_setting_bounds_the_delay():
     assert times[0] < 0.3
 
 
+@pytest.mark.parametrize(
+    ("reason", "settings", "rtf"),
+    [
+        (FinishReason.STOP, {}, 2.0),
+        (FinishReason.RETRY, {}, None),
+        (FinishReason.LENGTH, {}, None),
+        (FinishReason.STOP, {"text_mode": "continuous"}, None),
+    ],
+)
+async def test_speed_is_that_of_speech_that_nothing_held_up(reason, settings, rtf):
+    speed = SpeedEstimate()
+    await narrate(ScriptedWorker(reason=reason), plan_for(), "Hello.", speed=speed, **settings)
+    assert speed.rtf == rtf
+
+
 # Text in pieces
 
 
@@ -180,3 +199,21 @@ async def test_silence_is_where_the_settings_say():
     silences = {"leading_silence": 0.3, "sentence_silence": 0.2, "trailing_silence": 0.4}
     assert await durations() == [0.1, 0.1]
     assert await durations(**silences) == [0.3, 0.1, 0.2, 0.1, 0.4]
+
+
+async def test_request_that_fails_sends_no_silence_first():
+    worker = ScriptedWorker(error=SynthesisError("no sound"))
+    told = Narration(Config(leading_silence=0.3, max_prebuffer=0), worker)
+
+    async def text():
+        yield "One."
+
+    heard = []
+
+    async def listen():
+        async for chunk in told.stream(text(), SYNTHESIZER, plan_for(), SpeedEstimate()):
+            heard.append(chunk)
+
+    with pytest.raises(SynthesisError, match="no sound"):
+        await listen()
+    assert not heard

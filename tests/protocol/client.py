@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 @asynccontextmanager
 async def listening(source: FakeSpeechSource, **options: Any) -> AsyncIterator[Listener]:
     """Serve a source on a free loopback port."""
-    max_connections = options.pop("max_connections", 300)
+    max_connections = options.pop("max_connections", 600)
     connection_options = ConnectionOptions(source, **options)
     async with Listener(
         "tcp://127.0.0.1:0", connection_options, max_connections=max_connections
@@ -35,8 +35,9 @@ class WireClient:
         self.writer = writer
 
     @classmethod
-    async def connect(cls, listener: Listener) -> Self:
-        return cls(*await asyncio.open_connection("127.0.0.1", listener.port))
+    async def connect(cls, listener: Listener, address: str = "127.0.0.1") -> Self:
+        local = {"local_addr": (address, 0)}
+        return cls(*await asyncio.open_connection("127.0.0.1", listener.port, **local))
 
     async def __aenter__(self) -> Self:
         return self

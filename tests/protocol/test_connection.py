@@ -6,6 +6,8 @@ import pytest
 from tests.protocol.client import WireClient, eventually, listening, types
 from tests.support.fakes import FRAME_SAMPLES, FakeSpeechSource
 from wyoming_qwen3tts.protocol import connection, response, wire
+from wyoming_qwen3tts.protocol.connection import ConnectionOptions
+from wyoming_qwen3tts.protocol.server import Listener
 
 PLAIN = ["audio-start", "audio-chunk", "audio-stop"]
 STREAM = [*PLAIN, "synthesize-stopped"]
@@ -347,9 +349,30 @@ async def test_client_that_closes_its_sending_half_gets_its_whole_answer():
         await client.send("synthesize-stop")
         await client.send("describe")
         client.writer.write_eof()
-        events = [event for event in await client.read_to_end() if event.type != "info"]
+        await asyncio.sleep(0.2)
+        others = {"info", "pong"}  # a pong finds out whether the client is there
+        events = [event for event in await client.read_to_end() if event.type not in others]
     assert types(events) == [*PLAIN, *STREAM]
     assert source.num_cancelled == 0
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "unix"])
+async def test_client_that_goes_before_its_first_audio_is_not_spoken_for(scheme, tmp_path, caplog):
+    """Its end looks like that of a client that closes its sending half and goes on reading."""
+    source, path = FakeSpeechSource(is_stuck=True), tmp_path / "tts.sock"
+    uri = "tcp://127.0.0.1:0" if scheme == "tcp" else f"unix://{path}"
+    async with Listener(uri, ConnectionOptions(source)) as listener:
+        if scheme == "tcp":
+            client = await WireClient.connect(listener)
+        else:
+            client = WireClient(*await asyncio.open_unix_connection(path))
+        await client.send("synthesize", {"text": "one"})
+        await eventually(lambda: source.num_active == 1)
+        client.writer.close()
+        await eventually(lambda: source.num_active == 0, within_s=1.0)
+        await eventually(lambda: listener.status.num_connected == 0)
+    assert source.num_cancelled == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_stream_without_its_end_is_cancelled_at_the_end_of_input():

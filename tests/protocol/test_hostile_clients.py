@@ -404,8 +404,9 @@ async def test_200_idle_connections_are_no_burden(arena):
 
 
 async def test_clients_beyond_the_limit_are_told_so(caplog):
+    """One address may take half of the four places."""
     async with (
-        listening(FakeSpeechSource(), max_connections=2) as listener,
+        listening(FakeSpeechSource(), max_connections=4) as listener,
         await WireClient.connect(listener) as first,
         await WireClient.connect(listener) as second,
     ):
@@ -415,6 +416,8 @@ async def test_clients_beyond_the_limit_are_told_so(caplog):
             async with await WireClient.connect(listener) as third:
                 events = await third.read_to_end()
                 assert [event.data["code"] for event in events] == ["BusyError"]
+        async with await WireClient.connect(listener, "127.0.0.2") as other:
+            await other.expect_alive()
         await first.expect_alive()
         second.writer.close()
         await eventually(lambda: listener.status.num_connected == 1)

@@ -17,7 +17,7 @@ from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError
 from wyoming_qwen3tts.models.installer import ModelInstaller
 from wyoming_qwen3tts.monitoring.health import EngineStatus
 from wyoming_qwen3tts.monitoring.metrics import Metrics
-from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
+from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo, half_of
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
@@ -31,7 +31,7 @@ from wyoming_qwen3tts.synthesis.request import (
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.synthesis.timing import Playback
-from wyoming_qwen3tts.synthesis.utterance import Utterance
+from wyoming_qwen3tts.synthesis.utterance import FinishReason, Utterance
 from wyoming_qwen3tts.text.language import (
     detect_language,
     has_words,
@@ -126,7 +126,8 @@ class SpeechEngine:
         try:
             async with AsyncExitStack() as stack:
                 if is_counted:
-                    self._check_capacity()
+                    narration.address = request.address
+                    self._check_capacity(narration)
                     self._narrations.add(narration)
                 chosen = await self._find(request)
                 pieces = await stack.enter_async_context(aclosing(self._admitted(narration, text)))
@@ -183,11 +184,17 @@ class SpeechEngine:
         rules = None if request.is_exact else self._rules
         return SpeechPlan(name, voice, options, language, candidates, usual, rules)
 
-    def _check_capacity(self) -> None:
+    def _check_capacity(self, narration: "Narration") -> None:
         """Raise BusyError if one more request is too many; one that waits for text is none."""
-        num_busy = sum(not narration.is_idle for narration in self._narrations)
-        if num_busy >= self.config.max_requests:
-            raise BusyError(f"{num_busy} requests are open already; try again later.")
+        busy, limit = (
+            [each for each in self._narrations if not each.is_idle],
+            self.config.max_requests,
+        )
+        if len(busy) < limit and narration.address is not None:
+            busy = [each for each in busy if each.address == narration.address]
+            limit = half_of(limit)
+        if len(busy) >= limit:
+            raise BusyError(f"{len(busy)} requests are open already; try again later.")
 
     async def _admitted(
         self, narration: "Narration", text: AsyncIterator[str]
@@ -195,7 +202,7 @@ class SpeechEngine:
         """Yield the text of a request; others may have taken its place while it was idle."""
         async for piece in text:
             if narration.is_idle and narration in self._narrations:
-                self._check_capacity()
+                self._check_capacity(narration)
             narration.waits_for_text = False
             narration.report.record_text()
             yield piece
@@ -212,6 +219,7 @@ class Narration:
         self._config = config
         self._worker = worker
         self.report = RequestReport()
+        self.address: str | None = None  # of the client
         self.first_text = ""  # what came before the stream
         self.waits_for_text = True  # all that has arrived was read
         self._pending: list[Utterance] = []
@@ -382,20 +390,26 @@ class Narration:
         """Yield the audio of one utterance after the other, with silence before each."""
         silence_s = self._config.leading_silence
         while (utterance := await self._queue.get()) is not None:
-            if silence_s:
-                yield self._silence(silence_s)
-            silence_s = self._config.sentence_silence
             async with aclosing(self._worker.audio(utterance)) as chunks:
                 async for chunk in chunks:
+                    if silence_s:  # not earlier: a request that fails has no audio
+                        yield self._silence(silence_s)
+                    silence_s = 0.0
                     self.report.audio_s += chunk.duration_s
                     yield chunk
+            silence_s = silence_s or self._config.sentence_silence
             self._pending.remove(utterance)
             self._places.release()
             self.report.record_end(utterance)
             timing, rtf = utterance.timing, utterance.timing.rtf
-            # An open utterance has waited for its text; a later one may have waited for playback.
-            has_waited = utterance.request.is_open or utterance.request.position > 0
-            if rtf is not None and timing.num_frames >= _MIN_SPEED_FRAMES and not has_waited:
+            # Not one that was cut or spoken twice. An open one has waited for its text, and a later
+            # one may have waited for playback.
+            is_typical = (
+                utterance.finish_reason is FinishReason.STOP
+                and not utterance.request.is_open
+                and utterance.request.position == 0
+            )
+            if is_typical and rtf is not None and timing.num_frames >= _MIN_SPEED_FRAMES:
                 synthesizer = self._synthesizer
                 speed.record(rtf, synthesizer.single_lane_rtf, synthesizer.model.name)
 

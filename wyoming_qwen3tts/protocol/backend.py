@@ -25,6 +25,12 @@ class SpeechRequest:
     language: str | None = None  # any spelling: "de", "de-DE", "German"
     speaker: str | None = None  # a style name, or an instruction in free words
     is_exact: bool = False  # the model gets the text as it is, in one piece
+    address: str | None = None  # of the client; one address takes at most half of the places
+
+
+def half_of(places: int) -> int:
+    """Return how many of these places one client address may take."""
+    return (places + 1) // 2
 
 
 class SpeechBackend(Protocol):

@@ -12,10 +12,11 @@ noticed at once. Responses are spoken one after the other. The expected order of
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wyoming.event import Event
@@ -41,6 +42,7 @@ IDLE_TIMEOUT_S: Final = 900.0  # Home Assistant keeps a stream open while a mode
 # A client that stays silent after an error may ignore errors and would wait forever.
 CLOSE_AFTER_ERROR_S: Final = 2.0
 _CLOSE_TIMEOUT_S: Final = 2.0
+_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,14 @@ class Connection:
         options: ConnectionOptions,
         name: str,
         *,
+        address: str | None = None,
         is_pipe: bool = False,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._options = options
         self._name = name  # in the log
+        self.address = address  # None for a client of this machine
         self._is_pipe = is_pipe  # a stream's text ends with the input; a silent client is kept
         self._events = EventWriter(writer)
         self._closed = asyncio.Event()
@@ -122,23 +126,34 @@ class Connection:
     # Reading
 
     async def _read_events(self) -> None:
-        may_read_more = False
+        is_over = True
         try:
             while await self._serve_event():
                 pass
             if self._is_pipe:
                 self._end_stream()
-            # A client may close its sending half after a request; if it has gone, the next write
-            # fails. But the text of an open stream will never be complete.
-            may_read_more = not self._is_streaming and bool(self._responses)
             self.drain()
+            # A client may close its sending half after a request. But the text of an open stream
+            # will never be complete.
+            if self._responses and not self._is_streaming:
+                is_over = not self._is_pipe
+                if is_over:
+                    await self._wait_until_gone()
         except ProtocolError as error:
             await self._reject(error)
         except ClientGoneError as error:
             _LOGGER.debug("%s: connection lost: %s", self._name, error)
         finally:
-            if not may_read_more:
+            if is_over:
                 self._closed.set()
+
+    async def _wait_until_gone(self) -> None:
+        """Wait until a client that sends no more has gone: its system then resets what we send."""
+        await self._events.write(Pong().event())
+        peer, error = self._writer.get_extra_info("socket"), (socket.SOL_SOCKET, socket.SO_ERROR)
+        # asyncio does not watch a half-closed socket.
+        while not self._writer.is_closing() and not peer.getsockopt(*error):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
 
     async def _serve_event(self) -> bool:
         """Read an event and answer it; False at the end of input."""
@@ -211,7 +226,7 @@ class Connection:
         try:
             if self._is_draining:
                 raise BusyError("the server is shutting down")
-            response.request = read_request(event)
+            response.request = replace(read_request(event), address=self.address)
             if not is_stream:
                 response.text.add(read_text(event))
                 response.end_text()

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 from wyoming.event import async_get_stdin
 
 from wyoming_qwen3tts.errors import BusyError, ConfigError
+from wyoming_qwen3tts.protocol.backend import half_of
 from wyoming_qwen3tts.protocol.connection import Connection, ConnectionOptions
 from wyoming_qwen3tts.protocol.messages import make_error
 from wyoming_qwen3tts.protocol.wire import MAX_HEADER_BYTES, encode_event
@@ -165,8 +166,12 @@ class Listener:
                 self._denied.add(peer[0])
             writer.transport.abort()
             return
-        limit = self._max_connections
-        if len(self._connections) >= limit:
+        address = str(peer[0]) if isinstance(peer, tuple) else None
+        limit, num_connected = self._max_connections, len(self._connections)
+        if num_connected < limit and address is not None:
+            num_connected = sum(each.address == address for each in self._connections.values())
+            limit = half_of(limit)
+        if num_connected >= limit:
             self.status.num_beyond_limit += 1
             if not self._is_full:  # one line, not one for each client
                 _LOGGER.warning("Connection limit (%d) reached, rejecting clients", limit)
@@ -179,8 +184,8 @@ class Listener:
         writer.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES
         )
-        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local client"
-        self._serve(Connection(reader, writer, self._options, name))
+        name = "local client" if address is None else f"{address}:{peer[1]}"
+        self._serve(Connection(reader, writer, self._options, name, address=address))
 
     def _serve(self, connection: Connection) -> asyncio.Task[None]:
         def forget(task: asyncio.Task[None]) -> None:
