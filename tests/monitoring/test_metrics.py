@@ -36,7 +36,7 @@ def test_requests_are_counted_by_kind_of_voice_and_end():
     count(metrics, is_cancelled=True)
     count(metrics, error="SynthesisError", is_cancelled=True)
     count(metrics)
-    metrics.count_refusal()
+    metrics.count_request(RequestReport(error="ValueError"))
     metrics.count_error(BundleError("x"))
     metrics.count_error(ValueError("x"))
     values = parse(metrics.render())
@@ -58,7 +58,7 @@ def test_requests_are_counted_by_kind_of_voice_and_end():
 
 def test_two_servers_of_one_process_count_apart():
     first, second = Metrics(), Metrics()
-    first.count_refusal()
+    first.count_request(RequestReport(error="ValueError"))
     assert f"{P}requests_total" not in second.render().decode().replace("# ", "").split("\n")
     assert not any("requests_total{" in name for name in parse(second.render()))
 

@@ -21,12 +21,9 @@ from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo, half_of
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import (
     DesignedVoice,
-    IclVoice,
-    PresetSpeaker,
     SynthesisOptions,
     SynthesisRequest,
     Voice,
-    XVectorVoice,
     default_options,
 )
 from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
@@ -61,12 +58,6 @@ _LOOKAHEAD: Final = 4
 # of the worst text take seconds.
 _SLICE_CHARS: Final = 1_000
 _DETECTION_CHARS: Final = 2_000
-_VOICE_KINDS: Final[dict[type, str]] = {
-    PresetSpeaker: "preset",
-    XVectorVoice: "x-vector",
-    IclVoice: "icl",
-    DesignedVoice: "designed",
-}
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,6 @@ class SpeechEngine:
         ``is_counted``: the request is a client's, so it takes a place, and metrics count it.
         """
         narration = Narration(self.config, self.worker)
-        plan: SpeechPlan | None = None
         try:
             async with AsyncExitStack() as stack:
                 if is_counted:
@@ -136,17 +126,16 @@ class SpeechEngine:
                 lent = self.pool.use(chosen.bundle)
                 synthesizer, model = await stack.enter_async_context(lent)
                 plan = await self._plan(chosen, request, synthesizer.model)
-                stack.callback(narration.report.log)
                 spoken = narration.stream(pieces, synthesizer, plan, model.speed)
                 async for chunk in await stack.enter_async_context(aclosing(spoken)):
                     yield chunk
-        except Exception:
-            if is_counted and plan is None:
-                self.metrics.count_refusal()
+        except BaseException as error:
+            narration.report.record_failure(error)
             raise
         finally:
             self._narrations.discard(narration)
-            if is_counted and plan is not None:
+            narration.report.log()
+            if is_counted:
                 self.metrics.count_request(narration.report)
 
     async def _find(self, request: SpeechRequest) -> CatalogVoice:
@@ -249,7 +238,7 @@ class Narration:
         """Speak text in pieces; closing the generator early cancels the synthesis."""
         config, report = self._config, self.report
         self._synthesizer, self._plan = synthesizer, plan
-        report.voice, report.voice_kind = plan.voice_name, _VOICE_KINDS[type(plan.voice)]
+        report.voice, report.voice_kind = plan.voice_name, plan.voice.kind
         report.language = plan.language or plan.usual_language
         self._is_language_fixed = plan.language is not None
         # An ICL prompt holds the reference beside the text, so the text must be known.
@@ -272,9 +261,6 @@ class Narration:
                 yield self._silence(_NOTHING_TO_SAY_S)
             elif config.trailing_silence:
                 yield self._silence(config.trailing_silence)
-        except BaseException as error:
-            report.record_failure(error)
-            raise
         finally:
             reader.cancel()
             report.is_cancelled |= bool(self._pending)

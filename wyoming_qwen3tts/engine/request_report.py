@@ -73,7 +73,9 @@ class RequestReport:
         return next((str(reason) for reason in _REASONS if reason in self.finish_reasons), "none")
 
     def log(self) -> None:
-        """Write the log line."""
+        """Write the log line, unless no voice was found."""
+        if self.voice == "none":
+            return
         _LOGGER.info(
             "Spoke: voice=%s kind=%s language=%s characters=%d sentences=%d first_audio=%s "
             "audio=%.2fs rtf=%s finish=%s",

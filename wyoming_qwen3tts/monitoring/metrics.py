@@ -51,7 +51,7 @@ class Metrics:
         self._registry.register(self)
 
     def count_request(self, report: "RequestReport") -> None:
-        """Count a request whose voice was found."""
+        """Count a request that has ended."""
         self._requests.labels(report.voice_kind, report.finish).inc()
         self._characters.inc(report.num_characters)
         if report.first_audio_s is not None:
@@ -59,10 +59,6 @@ class Metrics:
             self._audio.observe(report.audio_s)
         if report.rtf is not None:
             self._rtf.observe(report.rtf)
-
-    def count_refusal(self) -> None:
-        """Count a request that failed before its voice was found."""
-        self._requests.labels("none", "error").inc()
 
     def count_error(self, error: Exception) -> None:
         """Count an error that a client was sent."""

@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from wyoming_qwen3tts.arrays import Float32Array, Int64Array
 from wyoming_qwen3tts.errors import RequestError
@@ -19,6 +19,7 @@ _SEED_BITS = 63
 class PresetSpeaker:
     """A speaker that a CustomVoice model was trained on."""
 
+    kind: ClassVar[str] = "preset"
     name: str  # case does not matter
 
 
@@ -26,6 +27,7 @@ class PresetSpeaker:
 class DesignedVoice:
     """A voice described in words, for a VoiceDesign model."""
 
+    kind: ClassVar[str] = "designed"
     description: str  # may be empty: the model then chooses a voice
 
 
@@ -33,6 +35,7 @@ class DesignedVoice:
 class XVectorVoice:
     """The timbre of a reference clip, for a Base model."""
 
+    kind: ClassVar[str] = "x-vector"
     x_vector: Float32Array  # (D,): the speaker encoder's output; D is the model's width
 
 
@@ -40,6 +43,7 @@ class XVectorVoice:
 class IclVoice:
     """A reference clip that speech continues from (in-context learning), for a Base model."""
 
+    kind: ClassVar[str] = "icl"
     x_vector: Float32Array  # (D,)
     reference_text: str  # what the clip says
     reference_codes: Int64Array  # (F, G): the codec encoder's output
