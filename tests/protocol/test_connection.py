@@ -5,7 +5,7 @@ import pytest
 
 from tests.protocol.client import WireClient, eventually, listening, types
 from tests.support.fakes import FRAME_SAMPLES, FakeSpeechSource
-from wyoming_qwen3tts.protocol import connection, response, wire
+from wyoming_qwen3tts.protocol import connection, response, server, wire
 from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
@@ -400,6 +400,20 @@ async def test_client_that_never_reads_is_cut_off(caplog, monkeypatch):
             assert types(await other.read_until("audio-stop")) == PLAIN
         client.writer.close()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_client_that_never_reads_does_not_delay_the_stop(monkeypatch):
+    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(server, "ERROR_FLUSH_TIMEOUT_S", 0.1)
+    source = FakeSpeechSource()
+    async with listening(source) as listener:
+        client = await WireClient.connect(listener)
+        client.writer.transport.pause_reading()
+        await client.send("synthesize", {"text": "a" * 100_000})
+        await eventually(lambda: source.num_active == 1)
+        async with asyncio.timeout(20):
+            await listener.stop(0.1)
+        client.writer.transport.abort()
 
 
 async def test_client_that_floods_describe_and_never_reads_is_cut_off(monkeypatch):

@@ -123,6 +123,10 @@ class Connection:
             for response in self._responses:
                 response.refuse(reason)
 
+    def abort(self) -> None:
+        """Close without a wait for what the client has not read."""
+        self._writer.transport.abort()
+
     # Reading
 
     async def _read_events(self) -> None:

@@ -140,7 +140,8 @@ class Listener:
         for connection in self._connections.values():
             connection.drain(BusyError("the server is shutting down; try again later"))
         await self._wait_for_connections(ERROR_FLUSH_TIMEOUT_S)
-        for task in self._connections:
+        for task, connection in self._connections.items():
+            connection.abort()  # its client does not read
             task.cancel()
         await self._wait_for_connections(None)
 
