@@ -100,14 +100,17 @@ class Acceptance:
         assert 0.05 <= _seconds(answer) <= 1, _seconds(answer)
 
     async def report_errors(self) -> None:
-        """An unknown voice is an error soon, not a hanging request, and does no lasting harm."""
-        started_s = time.perf_counter()
+        """A name of another server's voice speaks; a voice that cannot is an error soon."""
         answer = await self._say("Who is speaking?", _wav(voice="nobody"))
+        assert _seconds(answer) > 0, answer.status
+        assert await self._server_said("nobody"), "the server does not say that another one speaks"
+        started_s = time.perf_counter()
+        answer = await self._say("Who is speaking now?", _wav(voice="add-a-voice"))
         took_s = time.perf_counter() - started_s
         assert answer.status >= 400 or not answer.body, (answer.status, len(answer.body))
         assert took_s < 10, took_s
-        assert await self._server_said("nobody"), "the server does not say why"
-        self.figures["unknown voice"] = f"HTTP {answer.status} after {took_s:.2f} s"
+        assert await self._server_said("No voice yet"), "the server does not say why"
+        self.figures["voice that cannot speak"] = f"HTTP {answer.status} after {took_s:.2f} s"
         assert _seconds(await self._say("I am.", _wav())) > 0
 
     async def survive_restart(self) -> None:

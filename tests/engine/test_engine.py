@@ -1,6 +1,8 @@
 """The server's speech source over tiny models: voices, sentences, order, cancelling, limits."""
 
 import asyncio
+import logging
+import re
 import shutil
 import time
 from contextlib import aclosing
@@ -12,7 +14,7 @@ from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine, warm_up
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
 from wyoming_qwen3tts.errors import BusyError, RequestError
-from wyoming_qwen3tts.protocol.backend import SpeechRequest
+from wyoming_qwen3tts.protocol.backend import Conversation, SpeechRequest
 from wyoming_qwen3tts.synthesis.request import default_options
 
 
@@ -104,13 +106,73 @@ async def test_a_finished_sentence_is_not_held_back_while_the_next_is_awaited(da
     assert is_spoken.is_set()
 
 
-async def test_unknown_voices_are_an_error_that_lists_those_there_are(data_dir):
-    async with open_engine(config_for(data_dir)) as source:
+async def test_unknown_voices_are_an_error_of_the_library_that_lists_those_there_are(data_dir):
+    async with open_engine(config_for(data_dir), is_server=False) as source:
         with pytest.raises(RequestError, match=r"'cedar'.*ryan"):
             await speak(source, SpeechRequest(voice="cedar"), "Hello")
         assert await speak(source, SpeechRequest(voice="RYAN"), "Hello")
         assert await speak(source, SpeechRequest(voice="ryan-de"), "Hallo")
         assert await speak(source, SpeechRequest(), "Hello")
+
+
+async def test_a_name_left_over_from_another_server_speaks_with_the_default_voice(data_dir, caplog):
+    caplog.set_level(logging.INFO)
+    async with open_engine(config_for(data_dir, voice="vivian")) as source:
+        for name in ("alloy", "alloy", "de_DE-thorsten-medium"):
+            assert await speak(source, SpeechRequest(voice=name), "22:15")
+    assert caplog.text.count("There is no voice 'alloy'; vivian speaks") == 1
+    # The warm-up says 21 characters.
+    spoken = [m for m in caplog.messages if m.startswith("Spoke: ") and "characters=21" not in m]
+    assert [each.split()[3] for each in spoken] == [
+        f"language={code}" for code in ("zh", "zh", "de")
+    ]
+
+
+async def test_a_default_voice_that_does_not_exist_stops_the_start(data_dir):
+    with pytest.raises(RequestError, match=r"Unknown voice 'nobody'; there are: .*ryan"):
+        async with open_engine(config_for(data_dir, voice="nobody")):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "voice", "language"),
+    [
+        ({}, "ryan", "en"),
+        ({}, "vivian", "zh"),
+        ({"languages": ("de",)}, "ryan", "de"),
+        ({"languages": ("es", "de")}, "vivian", "es"),
+        ({"languages": ("es", "en")}, "ryan", "en"),
+        ({"languages": ("es", "en")}, "ryan-fr", "fr"),
+    ],
+)
+async def test_digits_are_spoken_in_the_usual_language(data_dir, caplog, settings, voice, language):
+    caplog.set_level(logging.DEBUG)
+    async with open_engine(config_for(data_dir, **settings), is_server=False) as source:
+        await speak(source, SpeechRequest(voice), "22:15")
+    assert f"language={language} " in caplog.text
+    said = re.search(r"Says '22:15\.?' as '(.*)'", caplog.text)[1]
+    assert not re.search(r"\d", said)
+
+
+async def test_the_last_answer_of_a_connection_tells_the_language_of_the_next(data_dir, caplog):
+    caplog.set_level(logging.INFO)
+    conversation = Conversation()
+    texts = ("Das Licht im Wohnzimmer ist an.", "22:15", "The light in the kitchen is on.", "7")
+    async with open_engine(config_for(data_dir), is_server=False) as source:
+        for text in texts:
+            await speak(source, SpeechRequest("ryan", conversation=conversation), text)
+    assert re.findall(r"language=(\w+)", caplog.text) == ["de", "de", "en", "en"]
+
+
+async def test_a_model_without_a_voice_of_its_own_lists_what_to_do(tiny_bundle, tmp_path):
+    bundle = tiny_bundle("0.6B-base")
+    shutil.copytree(bundle, tmp_path / bundle.parent.name / bundle.name)
+    async with open_engine(config_for(tmp_path)) as source:
+        (listed,) = await source.voices()
+        assert "voice add NAME --audio FILE" in listed.description
+        for name in (listed.name, f"{listed.name}-de", None, "alloy"):
+            with pytest.raises(RequestError, match="voice add NAME --audio FILE"):
+                await speak(source, SpeechRequest(name), "Hello")
 
 
 async def test_a_description_speaks_with_the_voice_design_model(data_dir):
@@ -181,8 +243,7 @@ async def test_names_are_understood_as_people_write_them(data_dir):
     async with open_engine(config_for(data_dir)) as source:
         for name in ("Uncle Fu", "uncle_fu", "Ono Anna", "ryan-de-DE", "Ryan-German"):
             assert await speak(source, SpeechRequest(voice=name), "Hello")
-        with pytest.raises(RequestError):
-            await speak(source, SpeechRequest(voice="ryan-klingon"), "Hello")
+        assert (await source.catalog.find(SpeechRequest("Ryan-German"), None)).language == "de"
 
 
 async def test_presets_of_a_second_model_carry_its_size(data_dir, tiny_bundle, tmp_path, caplog):

@@ -22,6 +22,8 @@ from wyoming_qwen3tts.protocol.server import Listener
 REACT_S = 5.0
 PING = b'{"type": "ping"}\n'
 SPOKEN = {
+    "unknown voice",
+    "voice that is a path",
     "control characters",
     "zero-width characters",
     "special tokens",

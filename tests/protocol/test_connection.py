@@ -6,6 +6,7 @@ import pytest
 from tests.protocol.client import WireClient, eventually, listening, types
 from tests.support.fakes import FRAME_SAMPLES, FakeSpeechSource
 from wyoming_qwen3tts.protocol import connection, response, server, wire
+from wyoming_qwen3tts.protocol.backend import VoiceInfo
 from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
@@ -143,11 +144,39 @@ async def test_other_events_are_dropped(event_type):
 async def test_info_is_made_anew_for_each_describe():
     source = FakeSpeechSource()
     async with listening(source) as listener, await WireClient.connect(listener) as client:
+        for num_voices in (2, 1):
+            source.voice_infos = source.voice_infos[:num_voices]
+            await client.send("describe")
+            voices = (await client.expect("info")).data["tts"][0]["voices"]
+            assert len(voices) == 2 * num_voices
+
+
+async def test_voices_are_listed_by_language_so_that_their_names_carry_it():
+    source = FakeSpeechSource(
+        voice_infos=[VoiceInfo("ryan", "Ryan", ("de", "en")), VoiceInfo("anna", "Anna", ("fr",))]
+    )
+    async with listening(source) as listener, await WireClient.connect(listener) as client:
         await client.send("describe")
-        assert len((await client.expect("info")).data["tts"][0]["voices"]) == 2
-        source.voice_infos = source.voice_infos[:1]
-        await client.send("describe")
-        assert len((await client.expect("info")).data["tts"][0]["voices"]) == 1
+        voices = (await client.expect("info")).data["tts"][0]["voices"]
+    listed = [(voice["name"], voice["languages"], voice["description"]) for voice in voices]
+    assert listed == [
+        ("ryan-de", ["de"], "Ryan"),
+        ("ryan-en", ["en"], "Ryan"),
+        ("anna", ["fr"], "Anna"),
+    ]
+
+
+async def test_requests_of_a_connection_share_what_was_spoken_last():
+    source = FakeSpeechSource()
+    async with listening(source) as listener:
+        for _ in range(2):
+            async with await WireClient.connect(listener) as client:
+                for _ in range(2):
+                    await client.send("synthesize", {"text": "Hi"})
+                    await client.read_until("audio-stop")
+    first, second, other, _ = (request.conversation for request, _ in source.spoken)
+    assert first is second
+    assert first is not other
 
 
 async def test_failing_voice_list_is_an_error_and_no_end():

@@ -16,7 +16,7 @@ from tests.support.voice_fixtures import (
     encoding_model,
     write_voice,
 )
-from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.errors import ConfigError, RequestError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.synthesis.request import IclVoice, default_options
 from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
@@ -93,11 +93,27 @@ class TestLanguages:
     def test_a_clone_speaks_every_language_of_its_model(self, tmp_path: Path) -> None:
         write_voice(tmp_path, "de/grandpa", ref_wav=clip_bytes(), ref_txt=TRANSCRIPT)
         found = find("grandpa", bundles=(BASE,), data_dir=tmp_path)
-        assert found.info.languages == ("de", "en", "it")
-        assert (found.language, found.native_language) == (None, "de")
+        assert found.info.languages == ("en", "de", "it")
+        assert (found.language, found.usual_language) == (None, "de")
         assert find("grandpa-it", bundles=(BASE,), data_dir=tmp_path).language == "it"
         with pytest.raises(RequestError, match="Unknown voice"):
             find("grandpa-ja", bundles=(BASE,), data_dir=tmp_path)
+
+    def test_the_configured_languages_are_those_that_are_listed(self) -> None:
+        catalog = Catalog([PRESETS], VoiceLibrary([]), {}, ["German", "en"])
+        voices = {voice.info.name: voice for voice in catalog.combine([])}
+        assert voices["ryan"].info.languages == ("de", "en")
+        assert voices["ryan"].usual_language == "en"
+        assert voices["uncle_fu"].usual_language == "de"
+        assert asyncio.run(catalog.find(SpeechRequest("ryan-it"), None)).language == "it"
+
+    def test_a_voice_without_a_configured_language_keeps_its_own(self) -> None:
+        catalog = Catalog([PRESETS], VoiceLibrary([]), {}, ["ja"])
+        assert catalog.combine([])[0].info.languages == ("en", "de", "it")
+
+    def test_unknown_languages_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="languages: unknown klingon"):
+            Catalog([PRESETS], VoiceLibrary([]), {}, ["de", "klingon"])
 
 
 class TestDefault:

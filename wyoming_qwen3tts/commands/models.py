@@ -179,7 +179,8 @@ def _ask(uri: str) -> dict[str, Any]:
     except OSError as error:
         problem = f"does not answer ({str(error) or type(error).__name__})"
         return {"uri": uri, "problem": problem}
-    num_voices = sum(len(program.voices) for program in programs)
+    # A voice is listed once for each language.
+    num_voices = len({voice.description for program in programs for voice in program.voices})
     name, version = programs[0].name, programs[0].version
     return {"uri": uri, "name": name, "version": version, "num_voices": num_voices, "problem": None}
 

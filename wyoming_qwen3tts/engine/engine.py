@@ -60,8 +60,11 @@ async def open_engine(
     )
     worker = SynthesisWorker()
     library = VoiceLibrary(data_dirs)
-    catalog = Catalog(installer.bundles, library, config.styles)
-    engine = SpeechEngine(config, catalog, pool, worker, installer, metrics or Metrics())
+    catalog = Catalog(installer.bundles, library, config.styles, config.languages)
+    if config.voice is not None and not any(isinstance(each, BuildRequest) for each in models):
+        await catalog.find(SpeechRequest(config.voice), None)
+    metrics = metrics or Metrics()
+    engine = SpeechEngine(config, catalog, pool, worker, installer, metrics, is_server)
     worker.start()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(worker.stop)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from wyoming_qwen3tts.audio import AudioChunk, silence
@@ -13,7 +14,7 @@ from wyoming_qwen3tts.engine.model_pool import ModelPool
 from wyoming_qwen3tts.engine.prebuffer import SpeedEstimate, expected_audio_s, prebuffer
 from wyoming_qwen3tts.engine.request_report import RequestReport
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
-from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError
+from wyoming_qwen3tts.errors import BusyError, RequestError
 from wyoming_qwen3tts.models.installer import ModelInstaller
 from wyoming_qwen3tts.monitoring.health import EngineStatus
 from wyoming_qwen3tts.monitoring.metrics import Metrics
@@ -38,7 +39,6 @@ from wyoming_qwen3tts.text.language import (
 )
 from wyoming_qwen3tts.text.markup import drop_code_blocks
 from wyoming_qwen3tts.text.normalize import ALL_RULES, Rule, normalize, rules_from_names
-from wyoming_qwen3tts.text.rules import LANGUAGES
 from wyoming_qwen3tts.text.sentences import SentenceStream
 from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 
@@ -83,22 +83,17 @@ class SpeechEngine:
     worker: SynthesisWorker
     installer: ModelInstaller
     metrics: Metrics
+    is_server: bool = False  # clients may send names of another server's voices
 
     def __post_init__(self) -> None:
-        """Check the settings that name languages and rules."""
+        """Check the setting that names rules."""
         self._narrations: set[Narration] = set()
-        codes = {name: language_code(name) for name in self.config.languages}
-        if unknown := [name for name, code in codes.items() if code is None]:
-            raise ConfigError(
-                f"languages: unknown {', '.join(unknown)}; the models speak {', '.join(LANGUAGES)}."
-            )
-        self._languages = list(codes.values())
         disabled = self.config.disabled_text_rules
         self._rules = ALL_RULES - (ALL_RULES if "all" in disabled else rules_from_names(disabled))
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""
-        return [voice.info for voice in await self.catalog.voices()]
+        return await self.catalog.infos()
 
     def status(self) -> EngineStatus:
         """Return the state of synthesis."""
@@ -129,6 +124,7 @@ class SpeechEngine:
                 spoken = narration.stream(pieces, synthesizer, plan, model.speed)
                 async for chunk in await stack.enter_async_context(aclosing(spoken)):
                     yield chunk
+                request.conversation.language = narration.report.language
         except BaseException as error:
             narration.report.record_failure(error)
             raise
@@ -140,15 +136,15 @@ class SpeechEngine:
 
     async def _find(self, request: SpeechRequest) -> CatalogVoice:
         """Return the voice that a request means, once its model is installed."""
+        find = partial(self.catalog.find, request, self.config.voice)
         try:
-            chosen = await self.catalog.find(request, self.config.voice)
+            chosen = await find()
         except RequestError:
-            if not await self.installer.ensure_ready(None):
-                raise
+            await self.installer.ensure_ready(None)
         else:
             if not await self.installer.ensure_ready(chosen.bundle):
                 return chosen
-        return await self.catalog.find(request, self.config.voice)
+        return await find(is_lenient=self.is_server)
 
     async def _plan(
         self, chosen: CatalogVoice, request: SpeechRequest, model: SpeechModel
@@ -163,12 +159,8 @@ class SpeechEngine:
             language = language_code(request.language)
             if language is None:
                 _LOGGER.warning("Unknown language %r; detecting it", request.language[:40])
-        spoken = chosen.info.languages
-        configured = tuple(code for code in spoken if code in self._languages)
-        usual = chosen.native_language
-        if configured and usual not in configured:
-            usual = min(configured, key=self._languages.index)
-        candidates = configured or spoken
+        last, candidates = request.conversation.language, chosen.info.languages
+        usual = last if last in candidates else chosen.usual_language
         name = chosen.info.name
         rules = None if request.is_exact else self._rules
         return SpeechPlan(name, voice, options, language, candidates, usual, rules)
@@ -281,7 +273,7 @@ class Narration:
                 if skipped := unsupported_scripts(said) - self._skipped_scripts:
                     self._skipped_scripts |= skipped
                     _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
-                self._detect_language(said)
+                self._detect_language()
                 language = self.report.language
                 spoken = sentence if rules is None else normalize(said, language, rules)
                 _LOGGER.debug("Says %r as %r", sentence, spoken)
@@ -305,9 +297,10 @@ class Narration:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
         pieces = aiter(text)
         piece, arriving = await _arrived(self.first_text, pieces)
+        self._heard = piece[:_DETECTION_CHARS]
         if arriving.done():
             # All text is here: judge it as a whole.
-            self._detect_language(self._without_code(piece[:_DETECTION_CHARS]))
+            self._detect_language()
             self._is_language_fixed = True
         whole_blocks = Rule.CODE_BLOCKS in (self._plan.rules or ())
         sentences = SentenceStream(self.report.language, whole_blocks=whole_blocks)
@@ -331,6 +324,7 @@ class Narration:
                 if (arrived := arriving.result()) is None:
                     break
                 piece = arrived
+                self._heard = f"{self._heard}{piece}"[-_DETECTION_CHARS:]
                 arriving = asyncio.ensure_future(anext(pieces, None))
             for sentence in sentences.finish():
                 yield sentence
@@ -340,11 +334,11 @@ class Narration:
     def _without_code(self, text: str) -> str:
         return drop_code_blocks(text) if Rule.CODE_BLOCKS in (self._plan.rules or ()) else text
 
-    def _detect_language(self, said: str) -> None:
+    def _detect_language(self) -> None:
         """Detect the language of all text so far; keep the last one while that is unsure."""
         if not self._is_language_fixed:
-            self._heard = f"{self._heard} {said}"[-_DETECTION_CHARS:]
-            detected = detect_language(self._heard, self._plan.candidates)
+            heard = self._without_code(self._heard)
+            detected = detect_language(heard, self._plan.candidates)
             self.report.language = detected or self.report.language
 
     def _request(self, sentence: str) -> SynthesisRequest:

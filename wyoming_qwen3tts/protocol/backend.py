@@ -1,7 +1,7 @@
 """What the protocol knows of synthesis."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from wyoming_qwen3tts.audio import AudioChunk
@@ -17,6 +17,13 @@ class VoiceInfo:
     speakers: tuple[str, ...] = ()  # names of the styles that the voice offers
 
 
+@dataclass
+class Conversation:
+    """What the requests of one connection share."""
+
+    language: str | None = None  # plain code of the last answer
+
+
 @dataclass(frozen=True)
 class SpeechRequest:
     """The voice that a client asks for; nothing of it is looked up yet."""
@@ -26,6 +33,7 @@ class SpeechRequest:
     speaker: str | None = None  # a style name, or an instruction in free words
     is_exact: bool = False  # the model gets the text as it is, in one piece
     address: str | None = None  # of the client; one address takes at most half of the places
+    conversation: Conversation = field(default_factory=Conversation)
 
 
 def half_of(places: int) -> int:

@@ -24,7 +24,7 @@ from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
 from wyoming_qwen3tts.errors import BusyError, ProtocolError, Qwen3TTSError, RequestError
-from wyoming_qwen3tts.protocol.backend import SpeechBackend
+from wyoming_qwen3tts.protocol.backend import Conversation, SpeechBackend
 from wyoming_qwen3tts.protocol.messages import make_error, make_info, read_request, read_text
 from wyoming_qwen3tts.protocol.response import Response
 from wyoming_qwen3tts.protocol.wire import (
@@ -91,6 +91,7 @@ class Connection:
         self._failed: Response | None = None  # a plain one whose audio-stop is withheld
         self._timer: asyncio.TimerHandle | None = None
         self._num_errors = 0
+        self._conversation = Conversation()
 
     async def run(self) -> None:
         """Serve the client to its end."""
@@ -230,7 +231,9 @@ class Connection:
         try:
             if self._is_draining:
                 raise BusyError("the server is shutting down")
-            response.request = replace(read_request(event), address=self.address)
+            response.request = replace(
+                read_request(event), address=self.address, conversation=self._conversation
+            )
             if not is_stream:
                 response.text.add(read_text(event))
                 response.end_text()

@@ -70,15 +70,17 @@ def make_info(voices: Sequence[VoiceInfo], *, supports_streaming: bool) -> Event
         version=__version__,
         voices=[
             TtsVoice(
-                name=voice.name,
+                # Home Assistant sends a voice's name and never a language.
+                name=f"{voice.name}-{code}" if len(voice.languages) > 1 else voice.name,
                 description=voice.description,
                 attribution=_ATTRIBUTION,
                 installed=True,
                 version=__version__,
-                languages=list(voice.languages),
+                languages=[code],
                 speakers=[TtsVoiceSpeaker(name=speaker) for speaker in voice.speakers] or None,
             )
             for voice in voices
+            for code in voice.languages
         ],
         supports_synthesize_streaming=supports_streaming,
     )

@@ -8,8 +8,9 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from wyoming_qwen3tts.errors import RequestError
+from wyoming_qwen3tts.errors import ConfigError, RequestError
 from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
@@ -22,21 +23,28 @@ from wyoming_qwen3tts.voices.voice_folder import LibraryVoice, voice_key
 
 _LOGGER = logging.getLogger(__name__)
 
-# The preset speakers' character and native language, from the publisher's model card.
-_SPEAKER_NOTES = {
-    "vivian": "bright young woman, a little edgy; native Chinese",
-    "serena": "warm, gentle young woman; native Chinese",
-    "uncle_fu": "seasoned man with a low, mellow voice; native Chinese",
-    "dylan": "youthful, clear man from Beijing; speaks the Beijing dialect in Chinese",
-    "eric": "lively, slightly husky man from Chengdu; speaks the Sichuan dialect in Chinese",
-    "ryan": "dynamic man with a strong rhythm; native English",
-    "aiden": "sunny American man; native English",
-    "ono_anna": "playful, light young woman; native Japanese",
-    "sohee": "warm, expressive woman; native Korean",
+# The preset speakers' native language and character, from the publisher's model card.
+_SPEAKER_NOTES: Final = {
+    "vivian": ("zh", "bright young woman, a little edgy; native Chinese"),
+    "serena": ("zh", "warm, gentle young woman; native Chinese"),
+    "uncle_fu": ("zh", "seasoned man with a low, mellow voice; native Chinese"),
+    "dylan": ("zh", "youthful, clear man from Beijing; speaks the Beijing dialect in Chinese"),
+    "eric": (
+        "zh",
+        "lively, slightly husky man from Chengdu; speaks the Sichuan dialect in Chinese",
+    ),
+    "ryan": ("en", "dynamic man with a strong rhythm; native English"),
+    "aiden": ("en", "sunny American man; native English"),
+    "ono_anna": ("ja", "playful, light young woman; native Japanese"),
+    "sohee": ("ko", "warm, expressive woman; native Korean"),
 }
 _EMBEDDED_NOTE = "small English voice; for the real ones name a model"
 _KINDS = {"base": "cloned voice", "voice_design": "designed voice", "custom_voice": "own settings"}
 _DEFAULT_DESIGN = "A calm, friendly voice."
+_NO_VOICE: Final = "add-a-voice"
+_NO_VOICE_TEXT: Final = "No voice yet; add one: wyoming-qwen3tts voice add NAME --audio FILE"
+# Voices of other servers, such as "de_DE-thorsten-medium" and "de-DE-KatjaNeural".
+_FOREIGN_NAME = re.compile(r"([a-z]{2})[-_][A-Z]{2}-")
 # A code or name of a language, and at most a script and a region: "de", "zh-Hans-CN", "german".
 _LANGUAGE_SUFFIX = re.compile(r"[^\W\d_]+([-_](hans|hant|latn|cyrl))?([-_]([a-z]{2}|\d{3}))?")
 
@@ -48,20 +56,34 @@ class CatalogVoice:
     info: VoiceInfo
     bundle: InstalledBundle  # the model that speaks it
     source: PresetSpeaker | DesignedVoice | LibraryVoice
-    language: str | None = None  # plain code of what it always speaks
-    native_language: str | None = None  # what it speaks where neither request nor text tells
+    spoken: tuple[str, ...]  # plain codes of all it can speak; info has those in use
+    usual_language: str | None  # what it speaks where neither request nor text tells
+    language: str | None = None  # what it always speaks
 
 
 class Catalog:
     """Every voice of a server: presets of its models, and voices of the library."""
 
     def __init__(
-        self, bundles: Sequence[InstalledBundle], library: VoiceLibrary, styles: Mapping[str, str]
+        self,
+        bundles: Sequence[InstalledBundle],
+        library: VoiceLibrary,
+        styles: Mapping[str, str],
+        languages: Sequence[str] = (),
     ) -> None:
-        """List voices of models, most wanted first, with styles as name -> instruction."""
+        """List voices of models, most wanted first, with styles as name -> instruction.
+
+        ``languages``: those in use, the usual one first; none means all that a voice speaks.
+        """
         self._bundles = bundles
         self._library = library
         self._styles = {name.strip().lower(): text for name, text in styles.items()}
+        self._languages = [language_code(name) for name in languages]
+        if None in self._languages:
+            unknown = ", ".join(name for name in languages if language_code(name) is None)
+            raise ConfigError(
+                f"languages: unknown {unknown}; the models speak {', '.join(LANGUAGES)}."
+            )
         self._warned: set[str] = set()
 
     async def voices(self) -> list[CatalogVoice]:
@@ -84,34 +106,62 @@ class Catalog:
                     name = f"{speaker}-{facts.model_size.lower()}"
                     description = f"{description} ({facts.model_size} model)"
                 source = DesignedVoice("") if is_design else PresetSpeaker(speaker)
-                voice = CatalogVoice(self._info(name, description, facts), bundle, source)
+                native, _ = _SPEAKER_NOTES.get(speaker, (None, ""))
+                voice = self._voice(name, description, bundle, source, native)
                 by_key.setdefault(voice_key(name), voice)
         for entry in library:
             if entry.problem is None and (own := self._from_library(entry)) is not None:
                 by_key[voice_key(entry.name)] = own
         return [voice for _, voice in sorted(by_key.items())]
 
-    async def find(self, request: SpeechRequest, default: str | None) -> CatalogVoice:
+    async def infos(self) -> list[VoiceInfo]:
+        """Return what clients see: the voices, and for models that have none what to do."""
+        voices = await self.voices()
+        infos = [voice.info for voice in voices]
+        speaking = {voice.bundle.directory for voice in voices}
+        for bundle in self._bundles:
+            if bundle.manifest.facts.model_type == "base" and bundle.directory not in speaking:
+                source = DesignedVoice("")
+                infos.append(self._voice(_NO_VOICE, _NO_VOICE_TEXT, bundle, source).info)
+                break
+        return infos
+
+    async def find(
+        self, request: SpeechRequest, default: str | None, *, is_lenient: bool = False
+    ) -> CatalogVoice:
         """Return the voice that a request means; a name may carry a language ("ryan-de").
 
         Without a name and a default, the first voice of the first model speaks that knows the
-        request's language.
+        request's language. ``is_lenient``: the default speaks for unknown names too.
         """
         voices = await self.voices()
-        if not voices:
-            raise RequestError(
-                "There are no voices; install a model, or add a voice to the library of a Base "
-                "model."
-            )
-        name = request.voice or default
-        if name is None:
-            return self._first(voices, language_code(request.language))
         by_key = {voice_key(voice.info.name): voice for voice in voices}
-        key, code = split_language(name, by_key)
+        name = request.voice or default
+        if name is None and voices:
+            return self._first(voices, language_code(request.language))
+        key, code = split_language(name or "", {*by_key, _NO_VOICE})
         voice = by_key.get(key)
-        if voice is not None and (code is None or code in voice.info.languages):
+        if voice is not None and (code is None or code in voice.spoken):
             return voice if code is None else replace(voice, language=code)
+        if not voices or key == _NO_VOICE or name is None:
+            raise RequestError(
+                _NO_VOICE_TEXT if self._bundles else "There are no voices; install a model."
+            )
+        if is_lenient and request.voice:
+            return await self._stand_in(request, default)
         raise RequestError(f"Unknown voice {name[:100]!r}; there are: {', '.join(sorted(by_key))}.")
+
+    async def _stand_in(self, request: SpeechRequest, default: str | None) -> CatalogVoice:
+        """Return the default voice for a name left over from another server."""
+        name = request.voice or ""
+        match = _FOREIGN_NAME.match(name)
+        language = request.language or (match and match[1])
+        voice = await self.find(SpeechRequest(language=language), default)
+        if name not in self._warned:
+            self._warned.add(name)
+            _LOGGER.warning("There is no voice %r; %s speaks", name[:100], voice.info.name)
+        code = language_code(language)
+        return replace(voice, language=code) if code in voice.spoken else voice
 
     async def prepare(
         self,
@@ -150,7 +200,7 @@ class Catalog:
         ranks = {bundle.directory: rank for rank, bundle in enumerate(self._bundles)}
 
         def order(voice: CatalogVoice) -> tuple[bool, int, bool]:
-            is_foreign = code is not None and voice.native_language not in (None, code)
+            is_foreign = code is not None and voice.usual_language != code
             is_unable = code is not None and code not in voice.info.languages
             return (is_unable, ranks.get(voice.bundle.directory, len(ranks)), is_foreign)
 
@@ -180,25 +230,34 @@ class Catalog:
         if entry.settings.style:
             able.sort(key=lambda bundle: not bundle.manifest.facts.follows_instructions)
         able.sort(key=lambda bundle: size not in ("any", bundle.manifest.facts.model_size))
-        facts = able[0].manifest.facts
         description = entry.settings.description or f"{entry.name} ({_KINDS[entry.model_type]})"
-        info = self._info(entry.name, description, facts)
-        if entry.model_type != "base":
-            info = replace(info, languages=(entry.language,))
-            return CatalogVoice(info, able[0], entry, language=entry.language)
-        # A clone speaks every language of its model, its folder's first.
-        others = [code for code in info.languages if code != entry.language]
-        info = replace(info, languages=(entry.language, *others))
-        return CatalogVoice(info, able[0], entry, native_language=entry.language)
+        # A clone speaks every language of its model.
+        fixed = None if entry.model_type == "base" else entry.language
+        return self._voice(entry.name, description, able[0], entry, entry.language, fixed)
 
-    def _info(self, name: str, description: str, facts: ModelFacts) -> VoiceInfo:
-        spoken = {language_code(language) for language in facts.spoken_languages}
-        return VoiceInfo(
+    def _voice(
+        self,
+        name: str,
+        description: str,
+        bundle: InstalledBundle,
+        source: PresetSpeaker | DesignedVoice | LibraryVoice,
+        native: str | None = None,
+        fixed: str | None = None,
+    ) -> CatalogVoice:
+        facts = bundle.manifest.facts
+        codes = {language_code(language) for language in facts.spoken_languages}
+        spoken = tuple(code for code in LANGUAGES if code in (codes if fixed is None else {fixed}))
+        used = tuple(code for code in self._languages if code in spoken) or spoken
+        info = VoiceInfo(
             name=name,
             description=description,
-            languages=tuple(code for code in LANGUAGES if code in spoken),
+            languages=used,
             speakers=tuple(self._styles) if facts.follows_instructions else (),
         )
+        # The voice's own language, else the first configured one, else English.
+        order = (native, *(self._languages or ["en"]), *used)
+        usual = next((code for code in order if code in used), None)
+        return CatalogVoice(info, bundle, source, spoken, usual, fixed)
 
 
 def split_language(name: str, known: Collection[str]) -> tuple[str, str | None]:
@@ -220,7 +279,7 @@ def _presets(bundle: InstalledBundle) -> dict[str, str]:
         return {"designed": "Designed: describe the voice in words, as the speaker"}
     presets = {}
     for speaker in sorted(facts.speakers):
-        name, note = speaker.replace("_", " ").title(), _SPEAKER_NOTES.get(speaker)
+        name, (_, note) = speaker.replace("_", " ").title(), _SPEAKER_NOTES.get(speaker, ("", ""))
         presets[speaker] = f"{name}: {note}" if note else name
         if bundle.is_embedded:
             presets[speaker] = f"{name} ({_EMBEDDED_NOTE})"
