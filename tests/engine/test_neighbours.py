@@ -15,6 +15,7 @@ from wyoming_qwen3tts.errors import BusyError
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
 from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
+from wyoming_qwen3tts.synthesis.utterance import Utterance
 
 REQUEST = SpeechRequest("ryan")
 SENTENCE = "Hello there, this is a sentence of some length. And this "
@@ -167,3 +168,30 @@ async def test_one_address_leaves_half_of_the_places_to_others(serve):
         await other.read_until("audio-stop")
         assert source.status().num_requests == 1
         await first.expect("audio-chunk")
+
+
+async def test_codec_that_fails_for_one_client_leaves_the_other_alone(serve, monkeypatch):
+    decode = Utterance.decode
+
+    def starved(utterance):
+        if "broken" in utterance.request.text:
+            raise RuntimeError("[ONNXRuntimeError] : 6 : Failed to allocate memory")
+        decode(utterance)
+
+    monkeypatch.setattr(Utterance, "decode", starved)
+    text = {"text": "Hello there, this is a sentence.", "voice": {"name": "ryan"}}
+    async with (
+        serve(parallel_utterances=2) as source,
+        Listener("tcp://127.0.0.1:0", ConnectionOptions(source)) as listener,
+        await WireClient.connect(listener) as good,
+        await WireClient.connect(listener) as bad,
+    ):
+        heard = []
+        for is_alone in (True, False):
+            await good.send("synthesize", text)
+            if not is_alone:
+                await bad.send("synthesize", {"text": "This is broken.", "voice": {"name": "ryan"}})
+                (error,) = await bad.read_until("error")
+                assert "out of memory; close other programs" in error.data["text"]
+            heard.append([each.payload for each in await good.read_until("audio-stop")])
+    assert b"".join(filter(None, heard[0])) == b"".join(filter(None, heard[1])) != b""
