@@ -185,11 +185,11 @@ def test_a_graph_that_fails_is_an_error_and_the_next_request_works(model, monkey
 @pytest.mark.parametrize(
     ("name", "voice", "message"),
     [
-        ("0.6B-custom_voice", DesignedVoice("warm"), "preset speakers"),
-        ("0.6B-custom_voice", XVectorVoice(np.zeros(64, np.float32)), "preset speakers"),
-        ("0.6B-custom_voice", PresetSpeaker("cedar"), "Unknown speaker 'cedar'.*ryan"),
-        ("1.7B-voice_design", RYAN, "describe in words"),
-        ("0.6B-base", RYAN, "reference clip"),
+        ("0.6B-custom_voice", DesignedVoice("warm"), "0.6B custom_voice cannot.*designed"),
+        ("0.6B-custom_voice", XVectorVoice(np.zeros(64, np.float32)), "x-vector"),
+        ("0.6B-custom_voice", PresetSpeaker("cedar"), "'cedar'; choose another"),
+        ("1.7B-voice_design", RYAN, "the voice 'ryan'; choose"),
+        ("0.6B-base", RYAN, "the voice 'ryan'; choose"),
     ],
 )
 def test_a_model_refuses_what_it_was_not_trained_for(name, voice, message, tiny_model):

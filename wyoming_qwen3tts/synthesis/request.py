@@ -20,6 +20,7 @@ class PresetSpeaker:
     """A speaker that a CustomVoice model was trained on."""
 
     kind: ClassVar[str] = "preset"
+    model_type: ClassVar[str] = "custom_voice"
     name: str  # case does not matter
 
 
@@ -28,6 +29,7 @@ class DesignedVoice:
     """A voice described in words, for a VoiceDesign model."""
 
     kind: ClassVar[str] = "designed"
+    model_type: ClassVar[str] = "voice_design"
     description: str  # may be empty: the model then chooses a voice
 
 
@@ -36,6 +38,7 @@ class XVectorVoice:
     """The timbre of a reference clip, for a Base model."""
 
     kind: ClassVar[str] = "x-vector"
+    model_type: ClassVar[str] = "base"
     x_vector: Float32Array  # (D,): the speaker encoder's output; D is the model's width
 
 
@@ -44,6 +47,7 @@ class IclVoice:
     """A reference clip that speech continues from (in-context learning), for a Base model."""
 
     kind: ClassVar[str] = "icl"
+    model_type: ClassVar[str] = "base"
     x_vector: Float32Array  # (D,)
     reference_text: str  # what the clip says
     reference_codes: Int64Array  # (F, G): the codec encoder's output
@@ -51,13 +55,6 @@ class IclVoice:
 
 
 Voice: TypeAlias = PresetSpeaker | DesignedVoice | XVectorVoice | IclVoice
-
-_KINDS: dict[type, tuple[str, str]] = {
-    PresetSpeaker: ("custom_voice", "a preset speaker"),
-    DesignedVoice: ("voice_design", "a voice description"),
-    XVectorVoice: ("base", "a reference clip"),
-    IclVoice: ("base", "a reference clip"),
-}
 
 
 class TextLayout(StrEnum):
@@ -141,28 +138,12 @@ def default_options(defaults: GenerationDefaults, seed: int | None = None) -> Sy
     return options if seed is None else replace(options, seed=seed)
 
 
-def supported_voices(facts: ModelFacts) -> str:
-    """Return a clause that says what a model speaks with."""
-    match facts.model_type:
-        case "custom_voice":
-            speakers = ", ".join(sorted(facts.speakers))
-            style = " and takes an instruction" if facts.follows_instructions else ""
-            return f"speaks with its preset speakers ({speakers}){style}"
-        case "voice_design":
-            return "speaks with a voice that you describe in words"
-        case _:
-            return "clones the voice of a reference clip"
-
-
 def check_voice(facts: ModelFacts, voice: Voice) -> None:
     """Raise RequestError if a model was not trained for this voice."""
-    model_type, given = _KINDS[type(voice)]
-    if facts.model_type != model_type:
+    name = voice.name.lower() if isinstance(voice, PresetSpeaker) else None
+    if facts.model_type != voice.model_type or name not in {None, *facts.speakers}:
+        what = f"a voice of the kind {voice.kind}" if name is None else f"the voice {name[:100]!r}"
         raise RequestError(
-            f"This model ({facts.model_size} {facts.model_type}) cannot use {given}: "
-            f"it {supported_voices(facts)}."
-        )
-    if isinstance(voice, PresetSpeaker) and voice.name.lower() not in facts.speakers:
-        raise RequestError(
-            f"Unknown speaker {voice.name[:100]!r}: this model {supported_voices(facts)}."
+            f"The model {facts.model_size} {facts.model_type} cannot speak with {what}; choose "
+            "another voice or model."
         )
