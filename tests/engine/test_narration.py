@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -125,6 +126,14 @@ async def test_unsure_text_is_in_the_usual_language(usual, language):
     worker = ScriptedWorker()
     await narrate(worker, plan_for(usual=usual), "42.")
     assert languages(worker) == [language]
+
+
+async def test_exact_text_is_judged_too():
+    worker = ScriptedWorker()
+    exact = replace(plan_for(), rules=None)
+    await narrate(worker, exact, "Das Licht im Wohnzimmer", " ist *jetzt* an. Gute Nacht.")
+    assert languages(worker) == ["german"]
+    assert worker.submitted[0].text == "Das Licht im Wohnzimmer ist *jetzt* an. Gute Nacht."
 
 
 async def test_named_language_is_never_judged():

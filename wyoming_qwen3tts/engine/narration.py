@@ -167,10 +167,8 @@ class SpeechEngine:
 
     def _check_capacity(self, narration: "Narration") -> None:
         """Raise BusyError if one more request is too many; one that waits for text is none."""
-        busy, limit = (
-            [each for each in self._narrations if not each.is_idle],
-            self.config.max_requests,
-        )
+        limit = self.config.max_requests
+        busy = [each for each in self._narrations if not each.is_idle]
         if len(busy) < limit and narration.address is not None:
             busy = [each for each in busy if each.address == narration.address]
             limit = half_of(limit)
@@ -266,7 +264,7 @@ class Narration:
         """Submit sentence after sentence until the text ends."""
         try:
             rules = self._plan.rules
-            sentences = _whole(self.first_text, text) if rules is None else self._sentences(text)
+            sentences = self._whole(text) if rules is None else self._sentences(text)
             async for sentence in sentences:
                 # Code may be as long as the text, and it is not in the text's language.
                 said = self._without_code(sentence)
@@ -292,6 +290,11 @@ class Narration:
         finally:
             self._close_utterance()
             self._queue.put_nowait(None)
+
+    async def _whole(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
+        whole = self.first_text + "".join([piece async for piece in text])
+        self._heard = whole[:_DETECTION_CHARS]
+        yield whole
 
     async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
@@ -395,10 +398,6 @@ class Narration:
 
     def _silence(self, duration_s: float) -> AudioChunk:
         return silence(duration_s, self._synthesizer.model.facts.sample_rate_hz)
-
-
-async def _whole(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first + "".join([piece async for piece in rest])
 
 
 async def _arrived(
