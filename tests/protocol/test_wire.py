@@ -154,28 +154,3 @@ def test_event_is_written_in_one_piece_and_not_to_a_closed_connection():
     with pytest.raises(ClientGoneError):
         asyncio.run(writer.write(Event("pong")))
     assert len(stream.written) == 1
-
-
-def test_nothing_is_written_after_the_end():
-    class Stream:
-        def __init__(self) -> None:
-            self.calls: list[str] = []
-
-        def is_closing(self) -> bool:
-            return False
-
-        def can_write_eof(self) -> bool:
-            return True
-
-        def write_eof(self) -> None:
-            self.calls.append("write_eof")
-
-        def write(self, _data: bytes) -> None:
-            self.calls.append("write")
-
-    stream = Stream()
-    writer = EventWriter(stream)
-    writer.end()
-    with pytest.raises(ClientGoneError):
-        asyncio.run(writer.write(Event("pong")))
-    assert stream.calls == ["write_eof"]

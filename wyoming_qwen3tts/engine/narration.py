@@ -194,7 +194,6 @@ class Narration:
     _plan: SpeechPlan
 
     def __init__(self, config: Config, worker: SynthesisWorker) -> None:
-        """Prepare; the text has not arrived yet."""
         self._config = config
         self._worker = worker
         self.report = RequestReport()

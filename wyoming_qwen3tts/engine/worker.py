@@ -54,7 +54,6 @@ class SynthesisWorker:
     """Runs synthesizers in one thread."""
 
     def __init__(self) -> None:
-        """Prepare the thread."""
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._synthesizers: dict[Utterance, Synthesizer] = {}
         self._thread = threading.Thread(target=self._run, name="synthesis", daemon=True)

@@ -307,7 +307,8 @@ class Connection:
         self._speaking.cancel()
         with suppress(OSError):  # includes TimeoutError
             await self._events.write(make_error(error))
-            self._events.end()
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
             # Closing a socket with unread input resets it, and the client would lose the error.
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 while await self._reader.read(MAX_HEADER_BYTES):

@@ -108,11 +108,10 @@ class EventWriter:
 
     def __init__(self, stream: asyncio.StreamWriter) -> None:
         self._stream = stream
-        self._has_ended = False
 
     async def write(self, event: Event) -> None:
         """Send an event; waits while the client is slow; raises ClientGoneError."""
-        if self._has_ended or self._stream.is_closing():
+        if self._stream.is_closing():
             raise ClientGoneError("the connection is closed")
         # In one piece, not by writelines as the wyoming package does: on a lost connection Python
         # 3.12.1 and 3.13.0 leave the descriptor watched, and the next client with that number
@@ -125,9 +124,3 @@ class EventWriter:
             raise ClientGoneError(f"the client read nothing for {WRITE_TIMEOUT_S:g} s") from error
         except OSError as error:
             raise ClientGoneError(str(error)) from error
-
-    def end(self) -> None:
-        """Send the end of output, where the transport can."""
-        self._has_ended = True
-        if self._stream.can_write_eof():
-            self._stream.write_eof()

@@ -60,7 +60,6 @@ class RunawayGuard:
     """Watches the frames and samples of one utterance and decides what the listener hears."""
 
     def __init__(self, sample_rate_hz: int) -> None:
-        """Guard an utterance from its first frame on."""
         self._rate_hz = sample_rate_hz
         self._window = round(_WINDOW_S * sample_rate_hz)
         self._held: list[Float32Array] = []

@@ -200,7 +200,6 @@ class IncrementalTokenizer:
     """
 
     def __init__(self, tokenizer: BpeTokenizer) -> None:
-        """Start with no text."""
         self._tokenizer = tokenizer
         self._pending = ""
 

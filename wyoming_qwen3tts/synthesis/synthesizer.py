@@ -36,7 +36,6 @@ class Synthesizer:
     """Speaks with one model."""
 
     def __init__(self, model: SpeechModel, *, max_lanes: int = 1) -> None:
-        """Prepare to run up to ``max_lanes`` utterances side by side."""
         self.model = model
         self._prompts = PromptBuilder(model)
         self._loop = FrameLoop(model, max_lanes=max_lanes)

@@ -57,7 +57,6 @@ class Utterance:
     state: ReadyToSample | ReadyToStep | None = None  # None until the prompt is prefilled
 
     def __init__(self, request: SynthesisRequest, sample_rate_hz: int) -> None:
-        """Prepare an utterance; it begins with :meth:`start`."""
         self.request = request
         self.timing = SynthesisTiming()
         self.num_attempts = 0
