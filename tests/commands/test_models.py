@@ -1,15 +1,13 @@
 import asyncio
 import json
-import re
 import shutil
 
 import pytest
 
 from tests.support.fakes import VOICES, FakeSpeechSource
-from tests.support.hub_fixtures import OWN
 from wyoming_qwen3tts import cli
 from wyoming_qwen3tts.models import registry as model_catalogue
-from wyoming_qwen3tts.models.checkpoints import STORE_NAME, downloaded_repos, repo_directory
+from wyoming_qwen3tts.models.checkpoints import downloaded_repos, repo_directory
 from wyoming_qwen3tts.protocol.connection import ConnectionOptions
 from wyoming_qwen3tts.protocol.server import Listener
 
@@ -154,45 +152,6 @@ def test_remove_of_nothing_is_an_error(models):
     code, text = models("remove", "nothing")
     assert code == 1
     assert "'nothing' is not installed" in text
-
-
-def test_removing_a_checkpoint_leaves_what_another_one_shares(
-    models, builds_here, tiny_catalogue, store
-):
-    models("fetch", CUSTOM_VOICE, "qwen3-tts-0.6b-base")
-    models("remove", CUSTOM_VOICE)
-    assert len(store()) == 1
-    assert models("check")[0] == 0
-
-
-def test_prune_removes_what_nothing_needs(models, builds_here, store, installed, tmp_path):
-    models("fetch", OWN)
-    models("build", OWN, "--local-files-only", "--keep-checkpoint")
-    half = installed.with_name(".cpu_fp32.building-abc")
-    shutil.copytree(installed, half)
-    lost = installed.rename(installed.with_name(".cpu_fp32.replaced-1"))
-    rest = tmp_path / "data" / STORE_NAME / "partial" / "rest"
-    rest.parent.mkdir()
-    rest.write_bytes(b"x" * 3_000_000)
-    assert store()
-    code, text = models("prune")
-    assert code == 0
-    freed = re.search(r"nothing needs: (\d+) MB", text)
-    assert int(freed[1]) > 3
-    assert not half.exists()
-    assert not lost.exists()
-    assert installed.exists()
-    assert not any(path.is_file() for path in (tmp_path / "data" / STORE_NAME).rglob("*"))
-    assert models("check")[0] == 0
-
-
-def test_prune_keeps_a_checkpoint_that_is_not_built_yet(models, store, tmp_path):
-    models("fetch", OWN)
-    part = repo_directory(tmp_path / "data", OWN) / "snapshots" / "model.safetensors.part"
-    part.write_bytes(b"rest")
-    assert models("prune")[0] == 0
-    assert store() == [OWN]
-    assert not part.exists()
 
 
 def test_unknown_name_is_explained(models):

@@ -124,7 +124,7 @@ def tiny_models(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> Iterator[N
     def tiny(files: list[dict[str, object]]) -> list[dict[str, object]]:
         return [entry(str(file["path"])) for file in files]
 
-    models = [{**model, "files": tiny(model["files"]), "measured": {}} for model in real["models"]]
+    models = [{**model, "files": tiny(model["files"])} for model in real["models"]]
     values = {**real, "shared_files": tiny(real["shared_files"]), "models": models}
     monkeypatch.setattr(registry, "_read", lambda: values)
     cached = registry.published_models

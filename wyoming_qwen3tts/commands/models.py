@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import hashlib
 import json
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,19 +13,15 @@ from wyoming_qwen3tts.commands.health import ask_server
 from wyoming_qwen3tts.commands.table import print_table
 from wyoming_qwen3tts.config import Config, add_flags, is_given
 from wyoming_qwen3tts.errors import BuildError, ConfigError
-from wyoming_qwen3tts.files import leftovers, remove_directory
+from wyoming_qwen3tts.files import remove_directory
 from wyoming_qwen3tts.models.bundles import (
     InstalledBundle,
     installed_bundles,
     read_bundle,
-    restore_bundles,
     scan_bundles,
 )
 from wyoming_qwen3tts.models.checkpoints import (
-    PART_SUFFIX,
-    STORE_NAME,
     data_lock,
-    downloaded_repos,
     remove_checkpoint,
     repo_directory,
     size_of,
@@ -58,7 +53,6 @@ _ACTIONS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         (*_INSTALL_FLAGS, "keep_checkpoint"),
     ),
     ("remove", "remove a model: its bundles and its checkpoint", ()),
-    ("prune", "remove incomplete bundles and checkpoints that were built", ()),
     ("check", "compare every file with its hash", ()),
 )
 
@@ -71,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_flags(action, "data_dirs", *flags)
         if name == "list":
             action.add_argument("--json", action="store_true", help="print JSON")
-        elif name != "prune":
+        else:
             action.add_argument(
                 "model",
                 nargs="*" if name == "check" else "+",
@@ -90,8 +84,6 @@ def run(args: argparse.Namespace, config: Config) -> int:
         return _list(args, config)
     if args.action in ("fetch", "build"):
         return _install(args, config)
-    if args.action == "prune":
-        return _prune(config.data_paths)
     return (_remove if args.action == "remove" else _check)(args.model, config.data_paths)
 
 
@@ -133,16 +125,11 @@ def _published_row(
     return {
         "model": model.name,
         "aliases": list(model.aliases),
-        "type": model.model_type,
-        "size": model.model_size,
-        "repo": model.repo,
-        "revision": model.revision,
         "licence": model.licence,
         "features": list(model.features),
         "download_bytes": model.num_bytes,
         "fetched_bytes": sum(size_of(repo_directory(each, model.repo)) for each in data_dirs),
         "bundles": _bundle_rows(model.bundle_name, bundles),
-        "measured": {name: vars(values) for name, values in model.measured.items()},
     }
 
 
@@ -246,25 +233,6 @@ def _remove(names: Sequence[str], data_dirs: Sequence[Path]) -> int:
         if not freed:
             raise ConfigError(f"{name!r} is not installed; see: wyoming-qwen3tts models list")
         print(f"Removed {name}: {_megabytes(freed)}")
-    return 0
-
-
-def _prune(data_dirs: Sequence[Path]) -> int:
-    freed = 0
-    for data_dir in filter(Path.is_dir, data_dirs):
-        with data_lock(data_dir):
-            before = size_of(data_dir)
-            restore_bundles(data_dir)
-            for path in (path for folder in data_dir.glob("*/") for path in leftovers(folder)):
-                shutil.rmtree(path, ignore_errors=True)
-            built = {bundle.manifest.source.repo for bundle in installed_bundles([data_dir])}
-            for path in (data_dir / STORE_NAME).rglob(f"*{PART_SUFFIX}"):
-                path.unlink()
-            for repo in downloaded_repos(data_dir):
-                if repo in built:
-                    remove_checkpoint(data_dir, repo)
-            freed += before - size_of(data_dir)
-    print(f"Removed what nothing needs: {_megabytes(freed)}")
     return 0
 
 

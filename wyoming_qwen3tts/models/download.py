@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -25,12 +25,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented,
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.errors import DownloadError, UnavailableError
 from wyoming_qwen3tts.machine import free_disk_bytes
-from wyoming_qwen3tts.models.checkpoints import (
-    PART_SUFFIX,
-    STORE_NAME,
-    link_or_copy,
-    repo_directory,
-)
+from wyoming_qwen3tts.models.checkpoints import PART_SUFFIX, STORE_NAME, repo_directory
 from wyoming_qwen3tts.models.registry import CheckpointFile
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,22 +34,13 @@ _LIBRARY: Final = "wyoming-qwen3tts"
 _MEGABYTE: Final = 1_000_000
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _CHUNK_BYTES: Final = 1 << 18
-_SHA256_DIGITS: Final = 64
+_HASH: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?|")
+_GIT_DIGITS: Final = 40
 # One damaged transfer may be chance; a second one is a proxy or mirror that changes the file.
 _MAX_ATTEMPTS: Final = 2
 _PAUSES_S: Final = (1, 2, 4, 8)
 _BUSY_STATUSES: Final = {408, 416, 425, 429, *range(500, 600)}
 _FULL_DISK: Final = {errno.ENOSPC, errno.EDQUOT}
-
-
-@dataclass(frozen=True)
-class _RemoteFile:
-    path: str
-    num_bytes: int
-    sha256: str
-    """All digits, or the first ones, or empty."""
-    git_sha1: str
-    """Of a small file, or empty."""
 
 
 class Downloader:
@@ -79,12 +65,12 @@ class Downloader:
         *,
         known: Sequence[CheckpointFile] = (),
         optional: Collection[str] = (),
-        extra_bytes: int = 0,
+        extra_share: float = 0.0,
     ) -> Path:
         """Download the missing ones of some files; return the directory that has all of them.
 
-        The repository may lack those that are ``optional``. ``known`` states hashes, and
-        ``extra_bytes`` the free space that the next step needs.
+        The repository may lack those that are ``optional``. ``known`` states hashes. The next step
+        needs free space too: ``extra_share`` of the size of all files.
 
         Raises:
             UnavailableError: The hub cannot be reached; files that arrived are kept.
@@ -92,7 +78,6 @@ class Downloader:
         """
         for path in paths:
             _check_path(path)
-        published = {file.path: file for file in known}
         needed = [path for path in paths if path not in optional]
         is_pinned = _COMMIT.fullmatch(revision) is not None
         if is_pinned or self._is_offline:
@@ -107,15 +92,12 @@ class Downloader:
         commit, listed = _list_files(repo, revision)
         directory = self._find_local(repo, commit, needed)
         if directory is None:
-            directory = repo_directory(self._data_dir, repo) / "snapshots" / commit
-            files = []
-            for path in paths:
-                if path not in listed and path not in optional:
-                    raise DownloadError(f"{repo} has no file {path} at revision {revision}.")
-                if (file := listed.get(path)) is not None:
-                    expected = published[path].sha256 if path in published else file.sha256
-                    files.append(replace(file, sha256=expected))
-            self._fetch_missing(repo, commit, directory, files, extra_bytes)
+            if lacking := [path for path in needed if path not in listed]:
+                raise DownloadError(f"{repo} has no file {lacking[0]} at revision {revision}.")
+            hashes = {path: file.sha256 for path, file in listed.items()}
+            hashes |= {file.path: file.sha256 for file in known if file.sha256}
+            files = [replace(listed[path], sha256=hashes[path]) for path in paths if path in listed]
+            directory = self._fetch_missing(repo, commit, files, extra_share)
         if not is_pinned:
             branch = repo_directory(self._data_dir, repo) / "refs" / revision
             branch.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +106,7 @@ class Downloader:
 
     def _find_local(self, repo: str, revision: str, paths: Sequence[str]) -> Path | None:
         """Return a directory with all files, in our own cache or the user's."""
-        for cache in self._caches:
+        for cache in (self._data_dir / STORE_NAME, constants.HF_HUB_CACHE):
             with _errors(repo, revision, "its files", self._data_dir):
                 found = [
                     try_to_load_from_cache(repo, path, cache_dir=cache, revision=revision)
@@ -135,22 +117,19 @@ class Downloader:
         return None
 
     def _fetch_missing(
-        self,
-        repo: str,
-        commit: str,
-        directory: Path,
-        files: Sequence[_RemoteFile],
-        extra_bytes: int,
-    ) -> None:
-        missing = [file for file in files if _size(directory / file.path) != file.num_bytes]
-        total = sum(file.num_bytes for file in files)
-        finished = total - sum(file.num_bytes for file in missing)
+        self, repo: str, commit: str, files: Sequence[CheckpointFile], extra_share: float
+    ) -> Path:
+        directory = repo_directory(self._data_dir, repo) / "snapshots" / commit
+        missing = [file for file in files if _size(directory / file.path) != file.bytes]
+        total = sum(file.bytes for file in files)
+        finished = total - sum(file.bytes for file in missing)
         needed = total - finished - sum(_size(_part(directory / file.path)) for file in missing)
+        extra = int(extra_share * total)
         free = free_disk_bytes(self._data_dir)
-        if free < needed + extra_bytes:
-            extra = f" and {extra_bytes // _MEGABYTE} MB for the bundle" if extra_bytes else ""
+        if free < needed + extra:
+            bundle = f" and about {extra // _MEGABYTE} MB for the bundle" if extra else ""
             raise DownloadError(
-                f"{repo} needs {needed // _MEGABYTE} MB{extra}, but {self._data_dir} has "
+                f"{repo} needs {needed // _MEGABYTE} MB{bundle}, but {self._data_dir} has "
                 f"{free // _MEGABYTE} MB free; make room, or choose another --data-dir."
             )
         for file in missing:
@@ -161,90 +140,83 @@ class Downloader:
             for pause_s in (*_PAUSES_S, None):
                 try:
                     with _errors(repo, commit, file.path, self._data_dir):
-                        self._fetch_file(repo, commit, directory / file.path, file, written)
+                        _fetch_file(repo, commit, directory / file.path, file, written)
                     break
                 except UnavailableError as error:
                     if pause_s is None or error.retry_after_s:
                         raise
                     _LOGGER.info("%s Trying again in %d s.", error, pause_s)
                     time.sleep(pause_s)
-            finished += file.num_bytes
+            finished += file.bytes
+        return directory
 
-    def _fetch_file(
-        self,
-        repo: str,
-        commit: str,
-        target: Path,
-        file: _RemoteFile,
-        written: Callable[[int], None],
-    ) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-        if (copy := self._find_copy(file)) is not None:
-            _LOGGER.info("%s of %s is on this machine already (%s)", file.path, repo, copy)
-            link_or_copy(copy, target)
+
+def _fetch_file(
+    repo: str, commit: str, target: Path, file: CheckpointFile, written: Callable[[int], None]
+) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    url, part = hf_hub_url(repo, file.path, revision=commit), _part(target)
+    headers = build_hf_headers(library_name=_LIBRARY, library_version=__version__)
+    headers["Accept-Encoding"] = "identity"
+    for _ in range(_MAX_ATTEMPTS):
+        with _ReportedFile(part, written, file) as content:
+            if content.tell() > file.bytes:
+                content.truncate(0)
+            http_get(
+                url,
+                content,
+                resume_size=content.seek(0, io.SEEK_END),
+                headers=headers,
+                expected_size=file.bytes,
+                displayed_filename=file.path,
+            )
+        if _is_right(part, file):
+            part.replace(target)
             return
-        url, part = hf_hub_url(repo, file.path, revision=commit), _part(target)
-        headers = build_hf_headers(library_name=_LIBRARY, library_version=__version__)
-        headers["Accept-Encoding"] = "identity"
-        for _ in range(_MAX_ATTEMPTS):
-            with _ReportedFile(part, written) as content:
-                if content.tell() > file.num_bytes:
-                    content.truncate(0)
-                http_get(
-                    url,
-                    content,
-                    resume_size=content.seek(0, io.SEEK_END),
-                    headers=headers,
-                    expected_size=file.num_bytes,
-                    displayed_filename=file.path,
-                )
-            if _is_right(part, file):
-                part.replace(target)
-                return
-            _LOGGER.warning("%s of %s is damaged", file.path, repo)
-            part.unlink()
-        raise DownloadError(
-            f"{file.path} of {repo} arrived damaged {_MAX_ATTEMPTS} times; a mirror or "
-            "proxy changes it, check HF_ENDPOINT and HTTPS_PROXY."
-        )
-
-    def _find_copy(self, file: _RemoteFile) -> Path | None:
-        """Return the same file of another checkpoint: the codec is in all of them."""
-        if len(file.sha256) == _SHA256_DIGITS:
-            for cache in self._caches:
-                for path in cache.glob(f"models--*/snapshots/*/{file.path}"):
-                    if _is_right(path, file):
-                        return path
-        return None
+        _LOGGER.warning("%s of %s is damaged", file.path, repo)
+        part.unlink()
+    raise DownloadError(
+        f"{file.path} of {repo} arrived damaged {_MAX_ATTEMPTS} times; a mirror or "
+        "proxy changes it, check HF_ENDPOINT and HTTPS_PROXY."
+    )
 
 
 class _ReportedFile(io.FileIO):
-    """A file to append to that reports its size."""
+    """A file to append to that reports its size, and takes no more than was announced."""
 
-    def __init__(self, path: Path, written: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, written: Callable[[int], None], file: CheckpointFile) -> None:
         super().__init__(path, "a")
-        self._written = written
+        self._written, self._file = written, file
 
     def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self._file.bytes:
+            self.truncate(0)
+            raise DownloadError(
+                f"{self._file.path} is longer than the {self._file.bytes} bytes that the hub "
+                "announced; a mirror or proxy changes it, check HF_ENDPOINT and HTTPS_PROXY."
+            )
         count = super().write(data)
         self._written(self.tell())
         return count
 
 
-def _list_files(repo: str, revision: str) -> tuple[str, dict[str, _RemoteFile]]:
+def _list_files(repo: str, revision: str) -> tuple[str, dict[str, CheckpointFile]]:
     """Return the commit of a revision, and its files by path."""
     timeout_s = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
     with _errors(repo, revision, "its list of files"):
         info = HfApi(library_name=_LIBRARY, library_version=__version__).model_info(
             repo, revision=revision, files_metadata=True, timeout=timeout_s
         )
+        files = {}
+        for each in info.siblings or ():
+            # Small files have git's hash of their content only.
+            digest = each.lfs.sha256 if each.lfs else each.blob_id or ""
+            if type(each.size) is not int or each.size < 0 or not _HASH.fullmatch(digest):
+                raise ValueError(each)
+            files[each.rfilename] = CheckpointFile(each.rfilename, each.size, digest)
         if not _COMMIT.fullmatch(str(info.sha)):
             raise ValueError(info.sha)
-    files = {}
-    for each in info.siblings or ():
-        sha256, git_sha1 = (each.lfs.sha256, "") if each.lfs else ("", each.blob_id or "")
-        files[each.rfilename] = _RemoteFile(each.rfilename, each.size or 0, sha256, git_sha1)
     return str(info.sha), files
 
 
@@ -263,12 +235,12 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _is_right(path: Path, file: _RemoteFile) -> bool:
-    if _size(path) != file.num_bytes:
+def _is_right(path: Path, file: CheckpointFile) -> bool:
+    if _size(path) != file.bytes:
         return False
-    if not file.sha256 and file.git_sha1:
-        data = b"blob %d\0" % file.num_bytes + path.read_bytes()
-        return hashlib.sha1(data, usedforsecurity=False).hexdigest() == file.git_sha1
+    if len(file.sha256) == _GIT_DIGITS:
+        data = b"blob %d\0" % file.bytes + path.read_bytes()
+        return hashlib.sha1(data, usedforsecurity=False).hexdigest() == file.sha256
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest().startswith(file.sha256)
 
@@ -283,7 +255,7 @@ def _errors(repo: str, revision: str, what: str, data_dir: Path | None = None) -
         raise _explain_status(error, repo, revision, what) from error
     except errors.HFValidationError as error:
         raise DownloadError(f"{repo!r} is not the name of a repository.") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         text = f"{hub} does not answer as a model hub does; check HF_ENDPOINT and proxy settings."
         raise DownloadError(text) from error
     except OSError as error:

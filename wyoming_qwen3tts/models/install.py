@@ -7,6 +7,7 @@ to the system. It prints progress as lines of JSON, has a low priority, and ends
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from wyoming_qwen3tts.errors import (
     UnavailableError,
     is_out_of_memory,
 )
-from wyoming_qwen3tts.files import atomic_directory, atomic_write
+from wyoming_qwen3tts.files import atomic_directory, atomic_write, leftovers
 from wyoming_qwen3tts.machine import available_memory_bytes
 from wyoming_qwen3tts.models.checkpoints import (
     data_lock,
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _MEGABYTE: Final = 1_000_000
+# Measured with the smallest models; a build that is killed for lack of memory is tried again.
+_BUILD_BYTES: Final = 320 * _MEGABYTE
+# Size of a bundle over that of its checkpoint, on the high side.
+_BUNDLE_SHARE: Final = {"fp32": 1.75, "int8": 0.65, "int4": 0.55}
 _NICENESS: Final = 10
 # Time to leave nothing incomplete; the next build removes the rest.
 _GRACE_S: Final = 2.0
@@ -112,6 +117,9 @@ def install(job: InstallJob, report: Report) -> None:
 
 def _install(job: InstallJob, report: Report) -> str:
     request = job.request
+    for folder in request.data_dir.glob("*/"):
+        for path in leftovers(folder):  # by killed builds
+            shutil.rmtree(path, ignore_errors=True)
     if job.fetch_only:
         return str(_fetch(job, EtaEstimator(request.reference, "fetching", report))[0].parent)
     if request.installed() is not None:
@@ -143,13 +151,12 @@ def _fetch(job: InstallJob, eta: EtaEstimator) -> list[Path]:
     downloader = Downloader(request.data_dir, eta.advance, local_files_only=job.local_files_only)
     if request.is_ready_made:
         return _fetch_ready_made(request, downloader)
-    measured = request.measured
     directory = downloader.fetch(
         request.repo or "",
         request.revision,
         _CHECKPOINT_FILES,
         known=request.model.files if request.model else (),
-        extra_bytes=measured.bundle_bytes if measured else 0,
+        extra_share=0.0 if job.fetch_only else _BUNDLE_SHARE[request.precision],
     )
     return [directory / path for path in _CHECKPOINT_FILES]
 
@@ -205,10 +212,10 @@ def _check_build(request: BuildRequest) -> None:
         raise BuildError(
             "Building a model needs the build extra: pip install 'wyoming-qwen3tts[build]'"
         ) from error
-    measured, available = request.measured, available_memory_bytes()
-    if measured is not None and available is not None and available < measured.build_peak_bytes:
+    available = available_memory_bytes()
+    if available is not None and available < _BUILD_BYTES:
         raise UnavailableError(
-            f"Building {request.reference} needs about {measured.build_peak_bytes // _MEGABYTE} MB "
+            f"Building {request.reference} needs about {_BUILD_BYTES // _MEGABYTE} MB "
             f"of memory, {available // _MEGABYTE} MB are free; close other programs, or build on "
             "another machine and copy the bundle."
         )

@@ -25,7 +25,6 @@ from wyoming_qwen3tts.models.bundles import (
     restore_bundles,
 )
 from wyoming_qwen3tts.models.registry import (
-    Measured,
     PublishedModel,
     expected_facts,
     expected_manifest,
@@ -107,12 +106,6 @@ class BuildRequest:
             return None
         pinned = model.ready_made_revision if self.is_ready_made else model.revision
         return model if self.revision == pinned else None
-
-    @property
-    def measured(self) -> Measured | None:
-        """Measured needs of the bundle, where there are any."""
-        model = None if self.is_ready_made else self.model
-        return None if model is None else model.measured.get(self.variant)
 
     def matches(self, bundle: InstalledBundle) -> bool:
         """Whether an installed bundle is meant."""

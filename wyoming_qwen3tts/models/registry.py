@@ -29,17 +29,7 @@ class CheckpointFile:
     bytes: int
     """Exact where the whole hash is known, else as observed."""
     sha256: str = ""
-    """All 64 digits, or the first ones, or empty."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Measured needs of a bundle, in bytes."""
-
-    bundle_bytes: int
-    build_peak_bytes: int
-    serve_peak_bytes: int
-    """Resident memory of a server that speaks with it."""
+    """All 64 digits, or the first ones, or empty; 40 digits are git's SHA-1."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +52,6 @@ class PublishedModel:
     ready_made_repo: str
     """Where ready-made ONNX bundles of it are."""
     ready_made_revision: str
-    measured: dict[str, Measured]
-    """``cpu_int8`` -> what was measured of that bundle."""
 
     @property
     def bundle_name(self) -> str:
@@ -89,8 +77,7 @@ def published_models() -> tuple[PublishedModel, ...]:
     for entry in values["models"]:
         # Small files first: they show errors before gigabytes are downloaded.
         files = sorted([*entry["files"], *values["shared_files"]], key=lambda file: file["bytes"])
-        entry = {"measured": {}, **entry, "files": files}
-        models.append(decode_strictly(PublishedModel, entry, _DATA))
+        models.append(decode_strictly(PublishedModel, {**entry, "files": files}, _DATA))
     return tuple(models)
 
 
