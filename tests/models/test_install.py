@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -133,6 +134,14 @@ def test_local_checkpoint_is_built_left_alone_and_built_again_when_it_changes(wo
     assert second.directory == first.directory
     assert second.manifest.source.model_sha256 != first.manifest.source.model_sha256
     assert (checkpoint / "config.json").is_file()
+
+
+def test_older_graphs_of_a_local_checkpoint_are_built_again(workshop, tmp_path):
+    checkpoint = str(write_tiny_checkpoint(tmp_path / "checkpoint"))
+    first = workshop.install(checkpoint)
+    change_manifest(first.directory, graph_revision=1)
+    assert workshop.resolve(checkpoint).fallback.directory == first.directory
+    assert not workshop.install(checkpoint).is_outdated
 
 
 def test_damaged_local_checkpoint_is_an_error_in_the_builders_words(workshop, tmp_path):
@@ -302,6 +311,16 @@ def test_disk_that_is_too_small_for_the_bundle(workshop, hub):
         assert hub.gets() == [], "nothing is fetched in vain"
         resize(40_000_000)
         check_speaks(workshop.install(OWN))
+
+
+def test_disk_that_fills_up_during_the_build(workshop, tmp_path, monkeypatch):
+    """The estimate may be wrong, and others write too; numpy names no disk in its error."""
+    monkeypatch.setattr("wyoming_qwen3tts.builder.build._SPACE_MARGIN", 0)
+    checkpoint = write_tiny_checkpoint(tmp_path / "checkpoint")
+    with small_disk(workshop.data_dir, 1_000_000):
+        message = workshop.attempt(str(checkpoint)).message
+        assert re.search("the disk is full|No space left on device", message), message
+        assert not list(workshop.data_dir.rglob("cpu_int8"))
 
 
 def test_data_directory_that_cannot_be_written_is_named(workshop, hub):

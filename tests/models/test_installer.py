@@ -22,6 +22,7 @@ from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.errors import ModelNotReadyError
 from wyoming_qwen3tts.models import installer as installer_module
 from wyoming_qwen3tts.models import registry as model_catalogue
+from wyoming_qwen3tts.models.bundles import read_bundle
 from wyoming_qwen3tts.models.installer import ModelInstaller
 from wyoming_qwen3tts.models.progress import InstallProgress
 from wyoming_qwen3tts.models.references import served_models
@@ -132,6 +133,52 @@ async def test_whole_bundle_speaks_until_the_damaged_one_is_built_again(
         assert await speak(source, "ryan")
         used = {model.labels[2] for model in source.status().models}
     assert used == {"fp32", "int8"}
+
+
+@pytest.fixture
+def old_bundle(tmp_path, tiny_catalogue, tiny_bundle):
+    """Return the installed bundle of a published model, whose graphs are of the first revision."""
+    model = model_catalogue.find_model(CUSTOM_VOICE)
+    directory = tmp_path / "data" / model.bundle_name / "cpu_int8"
+    shutil.copytree(tiny_bundle("0.6B-custom_voice", "int8"), directory)
+    manifest = json.loads((directory / MANIFEST_NAME).read_text()) | {"name": model.bundle_name}
+    del manifest["graph_revision"]
+    manifest["source"] |= {"repo": model.repo, "revision": model.revision}
+    (directory / MANIFEST_NAME).write_text(json.dumps(manifest))
+    return directory
+
+
+async def test_bundle_of_older_graphs_speaks_and_is_renewed_in_the_background(
+    hub, builds_here, old_bundle, tmp_path
+):
+    hub.block_pause_s = 0.005
+    async with open_engine(config_for(tmp_path)) as source:
+        assert await speak(source, "ryan")
+        (old,) = source.status().models
+        assert old.bundle.is_outdated
+
+        async def is_renewed() -> bool:
+            await speak(source, "ryan")
+            return not source.status().models[0].bundle.is_outdated
+
+        await until(is_renewed)
+        assert await names(source) == PRESETS
+        assert [state.state for state in source.status().arrivals] == ["ready"]
+    assert not read_bundle(old_bundle).is_outdated
+
+
+async def test_bundle_of_older_graphs_is_kept_where_its_checkpoint_cannot_be_had(
+    hub, builds_here, old_bundle, tmp_path
+):
+    async with open_engine(config_for(tmp_path, local_files_only=True)) as source:
+
+        async def has_failed() -> bool:
+            return [state.state for state in source.status().arrivals] == ["failed"]
+
+        await until(has_failed)
+        assert await speak(source, "ryan")
+    assert read_bundle(old_bundle).is_outdated
+    assert hub.requests == []
 
 
 def installer_for(tmp_path, *models, **settings) -> ModelInstaller:

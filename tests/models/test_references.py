@@ -178,6 +178,29 @@ def test_intact_bundle_serves_until_the_damaged_one_is_built(installed, data_dir
     assert resolve(CUSTOM_VOICE, [data_dir], "fp32").directory == other
 
 
+@pytest.mark.parametrize("references", [[CUSTOM_VOICE], []], ids=["named", "found"])
+def test_bundle_of_older_graphs_serves_until_the_new_one_is_built(installed, data_dir, references):
+    change_manifest(installed, graph_revision=1)
+    (request,) = served_models(references, [data_dir])
+    assert isinstance(request, BuildRequest)
+    assert request.target == request.fallback.directory == installed
+    assert request.model.name == CUSTOM_VOICE
+    (bundle,) = served_models(references, [data_dir], is_server=False)
+    assert bundle == request.fallback == find_bundle(CUSTOM_VOICE, [data_dir])
+
+
+def test_bundle_of_older_graphs_whose_checkpoint_is_unknown_is_served(install, data_dir):
+    unknown = {"repo": None, "revision": None, "model_sha256": ""}
+    directory = install("my-voice", source=unknown, graph_revision=1)
+    assert [model.directory for model in served_models([], [data_dir])] == [directory]
+
+
+def test_model_in_two_data_directories_is_served_once(installed, data_dir, tmp_path):
+    second = tmp_path / "share"
+    shutil.copytree(installed.parent, second / installed.parent.name)
+    assert [each.directory for each in served_models([], [data_dir, second])] == [installed]
+
+
 def test_damaged_bundle_of_unknown_origin_gives_way_to_an_intact_one(install, data_dir):
     unknown = {"repo": None, "revision": None, "model_sha256": ""}
     first = install("my-voice", "int8", source=unknown)

@@ -28,6 +28,7 @@ from wyoming_qwen3tts.machine import default_num_threads
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import (
     FORMAT_VERSION,
+    GRAPH_REVISION,
     MANIFEST_NAME,
     BundleFile,
     BundleSource,
@@ -125,8 +126,10 @@ def build_bundle(
         with atomic_directory(output) as directory:
             _Build(checkpoint, directory, options, progress).run()
     except OSError as error:
-        problem = f"The bundle {output} cannot be written ({error})"
-        raise BuildError(f"{problem}; choose another place with --output.") from error
+        # numpy only tells how many bytes are missing.
+        reason = error.strerror or f"the disk is full: {error}"
+        problem = f"The bundle {output} cannot be written ({reason})"
+        raise BuildError(f"{problem}; make room, or choose another place with --output.") from error
     progress("done", 1.0)
     return output
 
@@ -275,6 +278,7 @@ class _Build:
             builder_version=__version__,
             files=(),
             quantization=tuple(self._reports),
+            graph_revision=GRAPH_REVISION,
         )
 
 

@@ -39,7 +39,9 @@ async def open_engine(
     model cannot be used.
     """
     data_dirs = config.data_paths
-    models = await asyncio.to_thread(served_models, config.models, data_dirs, config.precision)
+    models = await asyncio.to_thread(
+        served_models, config.models, data_dirs, config.precision, is_server=is_server
+    )
     for model in models:
         if isinstance(model, BuildRequest):
             _LOGGER.info("Installing %s into %s", model.reference, model.target)

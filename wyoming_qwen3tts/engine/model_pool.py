@@ -80,6 +80,8 @@ class ModelPool:
             BundleError: The bundle cannot be opened.
         """
         model = self._models.setdefault(str(bundle.directory), PooledModel(bundle))
+        if model.synthesizer and model.num_users == 0 and model.bundle != bundle:
+            self._close(model)  # the bundle was replaced
         model.num_users += 1
         try:
             if (synthesizer := model.synthesizer) is None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from wyoming_qwen3tts.errors import BundleError, ManifestError
 from wyoming_qwen3tts.files import restore_replaced
-from wyoming_qwen3tts.runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
+from wyoming_qwen3tts.runtime.manifest import GRAPH_REVISION, MANIFEST_NAME, Manifest, read_manifest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -49,6 +49,12 @@ class InstalledBundle:
     def is_embedded(self) -> bool:
         """Whether it is the demo voice."""
         return self.manifest.name == EMBEDDED_NAME
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the builder makes better graphs by now."""
+        is_ours = not (self.is_published or self.is_embedded)
+        return is_ours and self.manifest.graph_revision < GRAPH_REVISION
 
     @property
     def num_bytes(self) -> int:

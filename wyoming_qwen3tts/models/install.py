@@ -122,7 +122,8 @@ def _install(job: InstallJob, report: Report) -> str:
             shutil.rmtree(path, ignore_errors=True)
     if job.fetch_only:
         return str(_fetch(job, EtaEstimator(request.reference, "fetching", report))[0].parent)
-    if request.installed() is not None:
+    installed = request.installed()
+    if installed is not None and not installed.is_outdated:
         return "is installed already"
     if not request.is_ready_made:
         _check_build(request)

@@ -54,6 +54,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS: Final = "model.safetensors"
 _HUB_FOLDER: Final = "models--"
 _ID_DIGITS: Final = 6
+_OUTDATED: Final = "a newer version builds better graphs"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class BuildRequest:
     is_ready_made: bool = False
     """Whether the repository holds onnx-community bundles, which need no build."""
     fallback: InstalledBundle | None = None
-    """Another bundle of the model, which serves until this one is ready."""
+    """An intact bundle of the model, maybe an older one, which serves until this one is ready."""
     damage: str | None = None
     """Why the installed bundle has to be built again."""
 
@@ -160,7 +161,10 @@ def resolve(
     if _names_directory(reference) and (directory / MANIFEST_NAME).is_file():
         return read_bundle(directory)
     request = build_request(reference, data_dirs, precision)
-    return request if request.checkpoint is None else request.installed() or request
+    bundle = None if request.checkpoint is None else request.installed()
+    if bundle is not None and bundle.is_outdated:
+        return replace(request, fallback=bundle, damage=_OUTDATED)
+    return bundle or request
 
 
 def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AUTO) -> BuildRequest:
@@ -216,9 +220,15 @@ def referenced_repo(reference: str) -> str | None:
 
 
 def served_models(
-    references: Sequence[str], data_dirs: Sequence[Path], precision: str = AUTO
+    references: Sequence[str],
+    data_dirs: Sequence[Path],
+    precision: str = AUTO,
+    *,
+    is_server: bool = True,
 ) -> list[InstalledBundle | BuildRequest]:
     """Return the models of a server: the named ones, else all installed ones, else the demo voice.
+
+    A command does not wait for repairs: where an intact bundle is there, it takes that.
 
     Raises:
         ConfigError: A reference means nothing.
@@ -228,6 +238,8 @@ def served_models(
         restore_bundles(data_dir)
     found = [resolve(reference, data_dirs, precision) for reference in references]
     found = found or _one_of_each(data_dirs, precision)
+    if not is_server:
+        found = [(isinstance(m, BuildRequest) and m.fallback) or m for m in found]
     for model in found:
         if isinstance(model, BuildRequest) and model.damage is not None:
             serving = f"; {model.fallback.reference} serves meanwhile" if model.fallback else ""
@@ -243,9 +255,9 @@ def installed_models(data_dirs: Sequence[Path]) -> list[InstalledBundle]:
 
 
 def _one_of_each(data_dirs: Sequence[Path], precision: str) -> list[InstalledBundle | BuildRequest]:
-    by_model: dict[Path, list[InstalledBundle]] = {}
+    by_model: dict[str, list[InstalledBundle]] = {}
     for bundle in installed_bundles(data_dirs):
-        by_model.setdefault(bundle.directory.parent, []).append(bundle)
+        by_model.setdefault(bundle.directory.parent.name, []).append(bundle)
     return [
         _choose(
             [each for each in bundles if precision in (AUTO, each.manifest.recipe)] or bundles,
@@ -261,9 +273,9 @@ def _choose(
     """Return the preferred bundle of a model, or the request that repairs it."""
     best = min(bundles, key=lambda bundle: bundle.rank)
     damage = best.damage()
-    if damage is None:
+    if damage is None and not best.is_outdated:
         return best
-    whole = next((bundle for bundle in bundles if bundle.damage() is None), None)
+    whole = best if damage is None else next((b for b in bundles if b.damage() is None), None)
     recipe, source = best.manifest.recipe, best.manifest.source
     if wanted is None or wanted.repo is None:
         repo = None if best.is_published else source.repo
@@ -273,7 +285,7 @@ def _choose(
     if wanted.repo is None or (recipe not in PRECISIONS and not wanted.is_ready_made):
         # Its source is unknown: opening it tells what is wrong.
         return whole or best
-    return replace(wanted, precision=recipe, fallback=whole, damage=damage)
+    return replace(wanted, precision=recipe, fallback=whole, damage=damage or _OUTDATED)
 
 
 def _with_precision(request: BuildRequest) -> BuildRequest:

@@ -17,6 +17,9 @@ from wyoming_qwen3tts.errors import CheckpointError, ManifestError
 
 FORMAT_VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest.json"
+GRAPH_REVISION: Final = 2
+"""Raised when the builder makes better graphs: servers build older bundles again. Since 2: an int8
+codec that is exact on every processor, and a code predictor that reports invalid numbers."""
 
 ModelType = Literal["custom_voice", "base", "voice_design"]
 
@@ -223,6 +226,8 @@ class Manifest:
     builder_version: str
     files: tuple[BundleFile, ...]
     quantization: tuple[QuantizationReport, ...]
+    graph_revision: int = 1
+    """Bundles that do not state it are the first."""
 
     @property
     def encoder_id(self) -> str:
