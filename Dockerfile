@@ -16,11 +16,11 @@ RUN apt-get update \
     && python3 -m venv --without-pip /opt/wyoming-qwen3tts
 WORKDIR /src
 # The dependencies are a layer of their own: a change of our code does not fetch them again.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE config/constraints.txt ./
 RUN mkdir wyoming_qwen3tts \
     && echo '__version__ = "0"' > wyoming_qwen3tts/__init__.py \
     && python3 -m pip --python /opt/wyoming-qwen3tts/bin/python install --no-cache-dir \
-        '.[build,zeroconf]' \
+        --constraint constraints.txt '.[build,zeroconf]' \
     && python3 -m pip --python /opt/wyoming-qwen3tts/bin/python uninstall --yes wyoming-qwen3tts \
     # Test data that ships with packages.
     && rm -rf /opt/wyoming-qwen3tts/lib/python3*/site-packages/onnx/backend/test
@@ -30,10 +30,11 @@ RUN python3 -m pip --python /opt/wyoming-qwen3tts/bin/python install --no-cache-
 
 FROM ${BASE} AS server
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates python3 \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 tini \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log \
-    && groupadd --gid 1000 wyoming \
-    && useradd --uid 1000 --gid wyoming --home-dir /data --no-create-home wyoming \
+    # Some bases have a user 1000 already.
+    && groupadd --non-unique --gid 1000 wyoming \
+    && useradd --non-unique --uid 1000 --gid wyoming --home-dir /data --no-create-home wyoming \
     && install --directory --owner wyoming --group wyoming /data
 COPY --from=build /opt/wyoming-qwen3tts /opt/wyoming-qwen3tts
 ENV PATH=/opt/wyoming-qwen3tts/bin:$PATH \
@@ -50,7 +51,8 @@ EXPOSE 10200
 # A big model on a slow disk loads for minutes; the port answers all the while, the check waits.
 HEALTHCHECK --start-period=10m --interval=30s --timeout=10s --retries=3 \
     CMD ["wyoming-qwen3tts", "health"]
-ENTRYPOINT ["wyoming-qwen3tts"]
+# Process 1 ignores SIGTERM until it has a handler: tini has one from its first instruction on.
+ENTRYPOINT ["tini", "--", "wyoming-qwen3tts"]
 
 
 FROM ${BUILD_FROM} AS addon

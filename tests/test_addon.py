@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from script._tools.addon import (
+    ADDRESSED,
     EXCLUDED_OPTIONS,
     VISIBLE_OPTIONS,
+    render_addresses,
     render_config,
     render_translation,
 )
@@ -98,12 +100,22 @@ def test_version_and_names(config: dict[str, Any]) -> None:
     assert config["url"] == repository["url"]
 
 
-@pytest.mark.parametrize("file", ["compose.yaml", "config/replicas/kubernetes.yaml", "Dockerfile"])
-def test_images_have_the_version_of_the_program(file: str) -> None:
+@pytest.mark.parametrize("file", ["compose.yaml", "Dockerfile", *ADDRESSED])
+def test_every_image_has_this_version_and_owner(file: str) -> None:
     text = (ROOT / file).read_text()
-    versions = re.findall(r"(?:wyoming-qwen3tts:|BUILD_VERSION=)(\d[\w.]*)", text)
+    versions = re.findall(r"(?:wyoming-qwen3tts:|BUILD_VERSION=)(\d[\w.]*\w)", text)
 
     assert versions == [__version__]
+    assert render_addresses(text) == text, HINT
+
+
+def test_no_other_file_names_an_owner() -> None:
+    text = "https://github.com/a/wyoming-qwen3tts ghcr.io/a/wyoming-qwen3tts-app"
+    for path in ROOT.rglob("*"):
+        if path.suffix in {".md", ".yaml", ".yml", ".toml", ".xml"} and ".venv" not in str(path):
+            text = path.read_text(encoding="utf-8")
+            owners = re.findall(r"(?:github\.com|ghcr\.io)/([^/\s]+)/wyoming-qwen3tts", text)
+            assert len(set(owners)) <= 1, path
 
 
 def test_no_other_file_looks_like_an_app() -> None:

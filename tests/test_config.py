@@ -257,6 +257,24 @@ def test_one_model_needs_no_list(tmp_path):
     assert from_yaml(tmp_path, "models: a/b").models == ("a/b",)
 
 
+def test_empty_options_of_the_app_are_defaults(tmp_path):
+    text = "voice: ''\nmodels: ['']\nlanguages: ['', de]\nstyles: ['']\nzeroconf: ''"
+
+    assert from_yaml(tmp_path, text) == Config(languages=("de",))
+
+
+def test_without_a_home_directory_the_setting_is_named(monkeypatch, tmp_path):
+    def no_home():
+        raise RuntimeError
+
+    monkeypatch.setattr("wyoming_qwen3tts.config._PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert Config(data_dirs=("/data",)).data_paths == [Path("/data")]
+    with pytest.raises(ConfigError, match="--data-dir"):
+        _ = Config().data_paths
+
+
 def test_none_takes_a_choice_of_the_environment_back():
     assert from_flags("--voice", "none", environment={"WYOMING_QWEN3TTS_VOICE": "x"}).voice is None
 

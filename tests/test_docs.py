@@ -32,7 +32,8 @@ OTHER_FLAGS = {
     # Of docker, of our scripts and of other programs.
     "--all",
     "--build-arg", "--cpus", "--debian", "--detach", "--env", "--follow", "--format", "--help",
-    "--name", "--network", "--publish", "--restart", "--rm", "--tag", "--target", "--version",
+    "--name", "--network", "--publish", "--read-only", "--restart", "--rm",
+    "--tag", "--target", "--tmpfs", "--user", "--version",
     "--volume",
 }  # fmt: skip
 

@@ -210,8 +210,10 @@ class Config:
             return [Path(each).expanduser() for each in self.data_dirs]
         if (_PACKAGE_ROOT / "pyproject.toml").exists():
             return [_PACKAGE_ROOT / "onnx"]
-        home = os.environ.get("XDG_DATA_HOME")
-        base = Path(home) if home else Path.home() / ".local" / "share"
+        try:
+            base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        except RuntimeError as error:  # neither HOME nor an entry in passwd
+            raise ConfigError("no home directory is known; set --data-dir or HOME") from error
         return [base / "wyoming-qwen3tts"]
 
     @property

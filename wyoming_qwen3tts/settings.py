@@ -71,14 +71,12 @@ class Setting:
         """
         if self.when_true is not None and isinstance(value, bool):
             return self.when_true if value else None
-        if value is None and self.optional:
+        if self.optional and value in (None, ""):  # an empty field of the app's page
             return None
         if isinstance(value, str) and value in self.old_values:
             value = warn_old_name(f"{name}: {value}", self.old_values[value])
-        if self.kind is tuple and isinstance(value, str):
-            value = [value]
-        if self.kind is dict and _are_texts(value):
-            value = dict(_pair(entry, name) for entry in value)
+        if self.kind in {tuple, dict}:
+            value = self._gather(value, name)
         wanted, is_right = _KINDS[self.kind]
         if not is_right(value):
             raise ConfigError(f"{name} must be {wanted}, not {value!r}")
@@ -92,6 +90,16 @@ class Setting:
         if self.maximum is not None and value > self.maximum:
             raise ConfigError(f"{name} must be at most {self.maximum:g}, not {value!r}")
         return self.kind(value)
+
+    def _gather(self, value: Any, name: str) -> Any:
+        """Return a list or mapping for one entry, or for entries as the app's page gives them."""
+        entries = [value] if isinstance(value, str) and self.kind is tuple else value
+        if not _are_texts(entries):
+            return value
+        entries = [entry for entry in entries if entry] or (entries and self.default)
+        if self.kind is tuple or isinstance(entries, dict):
+            return entries
+        return dict(_pair(entry, name) for entry in entries)
 
     def parse(self, text: str | bool | list[str], name: str) -> Any:
         """Return the checked value of a variable, of a flag, or of a flag that was repeated.

@@ -15,9 +15,11 @@ from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.config import SETTINGS
 from wyoming_qwen3tts.settings import Setting
 
-FOLDER: Final = Path(__file__).parents[2] / "config" / "addon"
-
-EXAMPLE: Final = Path(__file__).parents[2] / "config" / "server.example.yaml"
+ROOT: Final = Path(__file__).parents[2]
+FOLDER: Final = ROOT / "config" / "addon"
+EXAMPLE: Final = ROOT / "config" / "server.example.yaml"
+ADDRESSED: Final = ("config/replicas/kubernetes.yaml", "config/unraid.xml", "docs/install.md")
+"""Files that name the image; its owner is that of the address in repository.yaml."""
 _YAML_END: Final = "...\n"
 _EXAMPLE_HEAD: Final = """\
 # Every setting of wyoming-qwen3tts with its default. Use it with: wyoming-qwen3tts --config FILE
@@ -56,8 +58,8 @@ version: {version}
 slug: qwen3_tts
 name: Qwen3-TTS
 description: Expressive speech in ten languages, made on your own machine
-url: https://github.com/wyoming-qwen3tts/wyoming-qwen3tts
-image: ghcr.io/wyoming-qwen3tts/wyoming-qwen3tts-app
+url: {url}
+image: ghcr.io/{owner}/wyoming-qwen3tts-app
 arch:
   - amd64
   - aarch64
@@ -71,6 +73,8 @@ map:
   - share:rw
 ports:
   10200/tcp: null
+# The image's own health check asks whether a voice can speak; the Supervisor heeds both.
+watchdog: tcp://[HOST]:[PORT:10200]
 # Longer than the server lets running requests go on.
 timeout: 30
 # Models can be built again; in a backup they only take room.
@@ -101,7 +105,27 @@ def render_config() -> str:
     visible = _visible()
     options = {known.name: visible[known.name] for known in _options() if known.name in visible}
     schema = {known.name: _schema(known) for known in _options()}
-    return _HEAD.format(version=__version__) + _dump({"options": options, "schema": schema})
+    url = _repository()
+    head = _HEAD.format(version=__version__, url=url, owner=_owner(url))
+    return head + _dump({"options": options, "schema": schema})
+
+
+def render_addresses(text: str) -> str:
+    """Return a text with this repository's address, and this version of its image."""
+    url = _repository()
+    image = f"ghcr.io/{_owner(url)}/wyoming-qwen3tts"
+    text = re.sub(r"ghcr\.io/[^/\s]+/wyoming-qwen3tts(:[\d.]+)?", f"{image}:{__version__}", text)
+    return re.sub(r"https://github\.com/[^/\s]+/wyoming-qwen3tts", url, text)
+
+
+def _repository() -> str:
+    return str(yaml.safe_load((ROOT / "repository.yaml").read_text())["url"])
+
+
+def _owner(url: str) -> str:
+    """Return the owner as images name it; OWNER stays a placeholder that no registry takes."""
+    owner = url.split("/")[3]
+    return owner if owner == "OWNER" else owner.lower()
 
 
 def render_translation() -> str:
@@ -155,7 +179,9 @@ class _Dumper(yaml.SafeDumper):
 def main() -> None:
     """Write every file."""
     EXAMPLE.write_text(render_example())
-    (FOLDER / "CHANGELOG.md").write_text((FOLDER.parents[1] / "CHANGELOG.md").read_text())
+    for name in ADDRESSED:
+        (ROOT / name).write_text(render_addresses((ROOT / name).read_text()))
+    (FOLDER / "CHANGELOG.md").write_text((ROOT / "CHANGELOG.md").read_text())
     (FOLDER / "config.yaml").write_text(render_config())
     (FOLDER / "translations" / "en.yaml").write_text(render_translation())
 
