@@ -10,6 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.conftest import NUM_THREADS
+from tests.support.voice_fixtures import TRANSCRIPT, clip_bytes, write_voice
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine, warm_up
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
@@ -173,6 +174,39 @@ async def test_a_model_without_a_voice_of_its_own_lists_what_to_do(tiny_bundle, 
         for name in (listed.name, f"{listed.name}-de", None, "alloy"):
             with pytest.raises(RequestError, match="voice add NAME --audio FILE"):
                 await speak(source, SpeechRequest(name), "Hello")
+
+
+async def test_new_clips_are_encoded_before_anybody_asks_for_them(
+    tiny_bundle, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("wyoming_qwen3tts.engine.engine._ENCODING_INTERVAL_S", 0.05)
+    monkeypatch.setattr("wyoming_qwen3tts.voices.library._MAX_SCAN_AGE_S", 0.0)
+    for name in ("0.6B-base", "0.6B-custom_voice"):
+        bundle = tiny_bundle(name)
+        shutil.copytree(bundle, tmp_path / bundle.parent.name / bundle.name)
+    async with open_engine(config_for(tmp_path, voice="ryan")):
+        for name in ("anna", "bernd"):
+            folder = write_voice(tmp_path, f"en/{name}", ref_wav=clip_bytes(), ref_txt=TRANSCRIPT)
+            for _ in range(1200):
+                if list(folder.glob(".cache/*.npz")):
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                raise TimeoutError(name)
+
+
+async def test_encodings_on_disk_open_no_model(tiny_bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr("wyoming_qwen3tts.engine.engine._ENCODING_INTERVAL_S", 0.05)
+    for name in ("0.6B-base", "0.6B-custom_voice"):
+        bundle = tiny_bundle(name)
+        shutil.copytree(bundle, tmp_path / bundle.parent.name / bundle.name)
+    write_voice(tmp_path, "en/anna", ref_wav=clip_bytes(), ref_txt=TRANSCRIPT)
+    async with open_engine(config_for(tmp_path), is_server=False) as source:
+        await speak(source, SpeechRequest("anna"), "Hello")
+    async with open_engine(config_for(tmp_path, voice="ryan")) as source:
+        await asyncio.sleep(1)
+        opened = [model.bundle.manifest.facts.model_type for model in source.pool.status()]
+        assert opened == ["custom_voice"]
 
 
 async def test_a_description_speaks_with_the_voice_design_model(data_dir):

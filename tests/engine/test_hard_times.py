@@ -24,13 +24,13 @@ from tests.support.voice_fixtures import (
     FACTS,
     TRANSCRIPT,
     clip_bytes,
+    encoding_model,
     write_voice,
 )
 from tests.test_app import free_port
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
-from wyoming_qwen3tts.synthesis.request import XVectorVoice
 from wyoming_qwen3tts.voices.clips import load_encoded, store_encoded
 
 PACKAGE = Path(wyoming_qwen3tts.__file__).parent
@@ -68,15 +68,16 @@ def test_full_disk_costs_a_voice_only_its_cache(owner, name, tmp_path, monkeypat
     caplog.set_level("INFO")
     folder = write_voice(tmp_path, "en/anna", ref_wav=clip_bytes())
     path = folder / ".cache" / "clip.npz"
-    voice = XVectorVoice(np.zeros(FACTS.hidden_size, np.float32))
+    voice = {"x_vector": np.zeros(FACTS.hidden_size, np.float32)}
+    model = encoding_model(None)
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, no_space)
         store_encoded(path, voice)
     assert "kept in memory only: [Errno 28] No space left" in caplog.text
     assert not list(folder.rglob("*.part"))
-    assert load_encoded(path, None, FACTS) is None
+    assert load_encoded(path, None, model) is None
     store_encoded(path, voice)
-    assert load_encoded(path, None, FACTS) is not None
+    assert load_encoded(path, None, model) is not None
 
 
 @contextmanager

@@ -36,6 +36,8 @@ from wyoming_qwen3tts.synthesis.synthesizer import Synthesizer
 from wyoming_qwen3tts.voices.clips import (
     add_continuation_silence,
     decode_reference_clip,
+    encode_apart,
+    encode_clip,
     load_encoded,
 )
 from wyoming_qwen3tts.voices.library import VoiceLibrary
@@ -250,7 +252,7 @@ class TestDamagedCache:
     def test_any_bytes_are_as_good_as_no_file(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "clip.npz"
         path.write_bytes(content)
-        assert load_encoded(path, None, FACTS) is None
+        assert load_encoded(path, None, encoding_model(None)) is None
 
     def test_where_nothing_can_be_written_memory_serves(
         self, tmp_path: Path, anna: Path, encoders: CountingEncoders
@@ -284,6 +286,8 @@ class TestRealModel:
         assert np.array_equal(voice.x_vector, model.speaker_encoder(clip))
         assert np.array_equal(voice.reference_codes, model.codec_encoder(padded))
 
+        assert np.array_equal(voice.codec_state.position, len(voice.reference_codes))
+
         options = replace(default_options(model.facts.generation, seed=1), max_frames=4)
         # From disk it is the same voice: the same codes are spoken.
         again = VoiceLibrary([tmp_path]).prepare(library.named("anna")[0], model).result(10)
@@ -294,6 +298,52 @@ class TestRealModel:
             spoken.append(np.concatenate([it.samples for it in synthesizer.follow(speech)]))
         assert len(spoken[0]) > 0
         assert np.array_equal(*spoken)
+
+    def test_a_process_of_its_own_encodes_the_same(
+        self, tmp_path: Path, anna: Path, tiny_model: Callable[..., SpeechModel]
+    ) -> None:
+        model = tiny_model("0.6B-base")
+        here, apart = (encode(CLIP, TRANSCRIPT, model) for encode in (encode_clip, encode_apart))
+        assert set(here) == set(apart)
+        for name, array in here.items():
+            np.testing.assert_allclose(apart[name], array, atol=1e-5)
+        with pytest.raises(VoiceError, match="not a recording"):
+            encode_apart(b"noise", TRANSCRIPT, model)
+
+    def test_the_kept_codec_state_is_that_of_decoding_the_clip(
+        self, tmp_path: Path, anna: Path, tiny_model: Callable[..., SpeechModel]
+    ) -> None:
+        model = tiny_model("0.6B-base")
+        for _ in range(2):  # encoded, then from disk
+            library = VoiceLibrary([tmp_path])
+            voice = library.prepare(library.named("anna")[0], model).result(10)
+            assert isinstance(voice, IclVoice)
+            decoder, codes = model.codec_decoder, voice.reference_codes
+            decoded = decoder.advance(codes, decoder.initial_state())
+            assert voice.codec_state.position == decoded.position
+            for name, value in decoded.values.items():
+                kept = voice.codec_state.values[name].numpy()
+                np.testing.assert_allclose(kept, value.numpy(), atol=1e-5)
+
+    def test_the_first_request_decodes_nothing_of_the_clip(
+        self, tmp_path: Path, anna: Path, tiny_model: Callable[..., SpeechModel]
+    ) -> None:
+        model, advanced = tiny_model("0.6B-base"), []
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                if name == "advance":
+                    advanced.append(name)
+                return getattr(model.codec_decoder, name)
+
+        library = VoiceLibrary([tmp_path])
+        voice = library.prepare(library.named("anna")[0], model).result(10)
+        watched: Any = Watched()
+        options = replace(default_options(model.facts.generation, seed=1), max_frames=2)
+        request = SynthesisRequest("Hello.", voice, options)
+        synthesizer = Synthesizer(replace(model, codec_decoder=watched))
+        assert list(synthesizer.follow(synthesizer.submit(request)))
+        assert not advanced
 
     def test_bundles_with_the_same_encoders_share_an_encoding(
         self, tiny_bundle: Callable[..., Path], tiny_model: Callable[..., SpeechModel]

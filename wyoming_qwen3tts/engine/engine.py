@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Final
 
@@ -12,20 +12,23 @@ from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.model_pool import ModelPool
 from wyoming_qwen3tts.engine.narration import SpeechEngine
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
-from wyoming_qwen3tts.errors import ModelNotReadyError
+from wyoming_qwen3tts.errors import ModelNotReadyError, Qwen3TTSError
 from wyoming_qwen3tts.machine import trim_free_memory
 from wyoming_qwen3tts.models.bundles import EMBEDDED_NOTICE, InstalledBundle
 from wyoming_qwen3tts.models.installer import ModelInstaller
 from wyoming_qwen3tts.models.references import BuildRequest, served_models
 from wyoming_qwen3tts.monitoring.metrics import Metrics
 from wyoming_qwen3tts.protocol.backend import SpeechRequest
+from wyoming_qwen3tts.synthesis.request import default_options
 from wyoming_qwen3tts.voices.catalog import Catalog
+from wyoming_qwen3tts.voices.clips import encode_apart, encode_clip
 from wyoming_qwen3tts.voices.library import VoiceLibrary
 
 _LOGGER = logging.getLogger(__name__)
 
 _MAINTENANCE_INTERVAL_S: Final = 2.0
 _TRIM_INTERVAL_S: Final = 60.0
+_ENCODING_INTERVAL_S: Final = 10.0
 
 
 @asynccontextmanager
@@ -61,7 +64,8 @@ async def open_engine(
         bundles=installer.bundles,
     )
     worker = SynthesisWorker()
-    library = VoiceLibrary(data_dirs)
+    # A program that uses the library may not be made for processes of its own.
+    library = VoiceLibrary(data_dirs, encode_apart if is_server else encode_clip)
     catalog = Catalog(installer.bundles, library, config.styles, config.languages)
     if config.voice is not None and not any(isinstance(each, BuildRequest) for each in models):
         await catalog.find(SpeechRequest(config.voice), None)
@@ -76,6 +80,7 @@ async def open_engine(
         if is_server:
             # Not awaited: describe is answered meanwhile, and requests wait for the same model.
             background.append(_warm_up_models(engine))
+            background.append(_encode_clips(engine))
         for each in background:
             stack.callback(asyncio.create_task(each).cancel)
         yield engine
@@ -125,6 +130,23 @@ async def warm_up(engine: SpeechEngine, bundle: InstalledBundle | None = None) -
 
 async def _warm_up_text() -> AsyncIterator[str]:
     yield "Hello, this is ready."
+
+
+async def _encode_clips(engine: SpeechEngine) -> None:
+    """Encode new clips before the first request for them."""
+    done: set[Hashable] = set()
+    while True:
+        async for voice in engine.catalog.new_clips(done):
+            try:
+                async with engine.pool.use(voice.bundle) as (synthesizer, _):
+                    started_s, model = time.perf_counter(), synthesizer.model
+                    options = default_options(model.facts.generation)
+                    await engine.catalog.prepare(voice, model, options, None)
+                took_s = time.perf_counter() - started_s
+                _LOGGER.info("Encoded the clip of %s in %.1f s", voice.info.name, took_s)
+            except Qwen3TTSError as error:
+                _LOGGER.warning("%s", error)
+        await asyncio.sleep(_ENCODING_INTERVAL_S)
 
 
 async def _maintain(pool: ModelPool, idle_unload_s: float | None) -> None:

@@ -14,6 +14,7 @@ from wyoming_qwen3tts.runtime.graphs import (
     OnnxCodecDecoder,
     OnnxCodePredictor,
     OnnxTalker,
+    clip_state,
     encode_clip,
 )
 from wyoming_qwen3tts.runtime.manifest import Manifest, read_manifest
@@ -58,6 +59,8 @@ def open_bundle(
         codec_decoder=decoder,
         codec_encoder=encoder("codec_encoder.onnx", "codes", 1),
         speaker_encoder=encoder("speaker_encoder.onnx", "x_vector", MIN_SPEAKER_SAMPLES),
+        clip_state=partial(clip_state, directory / "codec_decoder.onnx", num_threads),
+        load_state=decoder.load_state,
         encoder_id=manifest.encoder_id,
     )
 

@@ -226,6 +226,14 @@ class OnnxCodecDecoder:
         """Return the state after codes (F, G), F >= 1."""
         return self.decode(codes, state)[1]
 
+    def load_state(self, arrays: Mapping[str, AnyArray]) -> DecoderState:
+        """Return a state that :func:`clip_state` made."""
+        values = {
+            name: ort.OrtValue.ortvalue_from_numpy(arrays[name])
+            for name in self._initial_state.values
+        }
+        return DecoderState(int(arrays["position"]), values)
+
     def _run(self, codes: Int64Array, state: DecoderState) -> tuple[Float32Array, DecoderState]:
         feeds: dict[str, Any] = dict(state.values)
         feeds["codes"] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(codes, np.int64))
@@ -248,6 +256,13 @@ def encode_clip(
     feeds = {"samples": np.ascontiguousarray(samples, np.float32)}
     result: AnyArray = session.run([output], feeds)[0]
     return result
+
+
+def clip_state(path: Path, num_threads: int, codes: Int64Array) -> dict[str, AnyArray]:
+    """Return the codec decoder's state after a clip, for :meth:`OnnxCodecDecoder.load_state`."""
+    decoder = OnnxCodecDecoder(path, num_threads)
+    position, values = decoder.advance(codes, decoder.initial_state())
+    return {"position": np.array(position)} | {key: each.numpy() for key, each in values.items()}
 
 
 def check_clip(samples: Float32Array, min_samples: int) -> None:

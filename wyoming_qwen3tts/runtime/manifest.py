@@ -231,8 +231,8 @@ class Manifest:
 
     @property
     def encoder_id(self) -> str:
-        """Hash of the encoders' files, for kept encodings of clips."""
-        encoders = ("codec_encoder.", "speaker_encoder.")
+        """Hash of the files that clips go through, for kept encodings."""
+        encoders = ("codec_encoder.", "speaker_encoder.", "codec_decoder.")
         files = sorted((f.path, f.sha256) for f in self.files if f.path.startswith(encoders))
         return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 

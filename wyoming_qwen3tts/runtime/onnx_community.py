@@ -73,6 +73,9 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
             raise BundleError(f"{directory} has no {missing}. Fetch the bundle again.")
         return _Graph(path, num_threads, inputs)
 
+    def encoder(component: str) -> Callable[[], _Graph]:
+        return partial(_Graph, directory / files[component], num_threads, ("audio",))
+
     encoders = files.keys() if facts.model_type == "base" else ()
     return SpeechModel(
         name=own.name,
@@ -89,12 +92,13 @@ def open_onnx_community(directory: Path, num_threads: int) -> SpeechModel:
         ),
         codec_decoder=_WindowedDecoder(graph("tok_decoder", "audio_codes"), facts),
         # As with our own bundles, the encoders are opened for each clip and closed again.
-        codec_encoder=partial(_encode_codes, partial(graph, "tok_encoder", "audio"), facts)
+        codec_encoder=partial(_encode_codes, encoder("tok_encoder"), facts)
         if "tok_encoder" in encoders
         else None,
-        speaker_encoder=partial(_embed_speaker, partial(graph, "speaker_encoder", "audio"))
+        speaker_encoder=partial(_embed_speaker, encoder("speaker_encoder"))
         if "speaker_encoder" in encoders
         else None,
+        encoder_id=own.encoder_id,
     )
 
 

@@ -1,10 +1,10 @@
 """One opened model and the protocols of its parts, which each bundle layout implements once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
 from wyoming_qwen3tts.runtime.kv_cache import KVCache
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
 from wyoming_qwen3tts.runtime.tokenizer import BpeTokenizer
@@ -100,4 +100,7 @@ class SpeechModel:
     """Mono samples (S,) at the model's rate -> codes (F, G), F = ceil(S / 1920); Base only."""
     speaker_encoder: Callable[[Float32Array], Float32Array] | None
     """Mono samples (S,) at the model's rate -> x-vector (D,); Base only."""
+    clip_state: Callable[[Int64Array], dict[str, AnyArray]] | None = None
+    """Codes (F, G) of a clip -> the decoder's state after them; None where that is no work."""
+    load_state: Callable[[Mapping[str, AnyArray]], CodecState] | None = None
     encoder_id: str = ""

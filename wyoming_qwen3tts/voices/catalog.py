@@ -6,11 +6,12 @@ Voices are listed from manifests and the voice library; no graph is opened.
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wyoming_qwen3tts.errors import ConfigError, RequestError
+from wyoming_qwen3tts.errors import ConfigError, RequestError, VoiceError
 from wyoming_qwen3tts.models.bundles import InstalledBundle
 from wyoming_qwen3tts.protocol.backend import SpeechRequest, VoiceInfo
 from wyoming_qwen3tts.runtime.manifest import ModelFacts
@@ -162,6 +163,20 @@ class Catalog:
             _LOGGER.warning("There is no voice %r; %s speaks", name[:100], voice.info.name)
         code = language_code(language)
         return replace(voice, language=code) if code in voice.spoken else voice
+
+    async def new_clips(self, done: set[Hashable]) -> AsyncIterator[CatalogVoice]:
+        """Yield the voices whose clips no model has encoded yet; each once for ``done``."""
+        for voice in await self.voices():
+            source, manifest = voice.source, voice.bundle.manifest
+            if not isinstance(source, LibraryVoice) or source.clip is None:
+                continue
+            key = (source.directory, source.files, manifest.encoder_id)
+            # A bundle that is being installed is not there yet.
+            if key not in done and voice.bundle.directory.exists():
+                done.add(key)
+                with suppress(VoiceError):
+                    if not await asyncio.to_thread(self._library.is_encoded, source, manifest):
+                        yield voice
 
     async def prepare(
         self,

@@ -11,7 +11,13 @@ import hashlib
 import io
 import json
 import logging
+import os
 import unicodedata
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -19,10 +25,10 @@ import numpy as np
 import soundfile
 import soxr
 
-from wyoming_qwen3tts.arrays import Float32Array, Int64Array
+from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
 from wyoming_qwen3tts.errors import VoiceError
 from wyoming_qwen3tts.files import atomic_write
-from wyoming_qwen3tts.runtime.manifest import ModelFacts
+from wyoming_qwen3tts.runtime.manifest import Manifest
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.synthesis.request import IclVoice, XVectorVoice
 
@@ -35,8 +41,9 @@ _MIN_SOUND_S: Final = 1.0  # from the first to the last sound
 _END_SILENCE_S: Final = 0.5  # that a clip ends in when speech is to continue from it
 
 # Raised when the preparation of clips before they are encoded changes.
-_CACHE_VERSION: Final = 2
+_CACHE_VERSION: Final = 3
 _MAX_CACHE_FILES: Final = 8
+_ENCODER_NICENESS: Final = 10
 
 _MAX_FILE_BYTES: Final = 64 * 2**20
 _MIN_RATE_HZ, _MAX_RATE_HZ = 4_000, 192_000
@@ -252,8 +259,8 @@ def _speech_bounds(samples: Float32Array, rate_hz: int) -> tuple[int, int]:
     return int(loud[0]) * size, min(len(samples), (int(loud[-1]) + 1) * size)
 
 
-def encode_clip(content: bytes, transcript: str | None, model: SpeechModel) -> ClonedVoice:
-    """Return the voice that a Base model clones from the bytes of an audio file.
+def encode_clip(content: bytes, transcript: str | None, model: SpeechModel) -> dict[str, AnyArray]:
+    """Return what a Base model makes of the bytes of an audio file; see :func:`cloned_voice`.
 
     Without a transcript only the timbre is cloned. Raises a VoiceError for a clip or a model that
     cannot be used.
@@ -266,26 +273,45 @@ def encode_clip(content: bytes, transcript: str | None, model: SpeechModel) -> C
             f"The model {model.name} has no encoder for reference clips; use a Base model."
         )
     try:
-        x_vector, codes = embed(samples), None
+        arrays: dict[str, AnyArray] = {"x_vector": embed(samples)}
         if transcript is not None:
-            codes = encode(add_continuation_silence(samples, rate_hz))
+            arrays["codes"] = encode(add_continuation_silence(samples, rate_hz))
+            if model.clip_state is not None:
+                arrays |= model.clip_state(arrays["codes"])
     except Exception as error:  # onnxruntime raises several kinds
         raise VoiceError(f"The model {model.name} failed at the clip: {error}") from error
-    return _cloned_voice(x_vector, transcript, codes, model.facts)
+    cloned_voice(arrays, transcript, model)
+    return arrays
 
 
-def cache_path(directory: Path, content: bytes, transcript: str | None, model: SpeechModel) -> Path:
+def encode_apart(content: bytes, transcript: str | None, model: SpeechModel) -> dict[str, AnyArray]:
+    """Encode in a process of its own, which runs where speech leaves the processor free."""
+    nothing: Any = None
+    parts = ("tokenizer", "embeddings", "talker", "code_predictor", "codec_decoder", "load_state")
+    encoders = replace(model, **dict.fromkeys(parts, nothing))
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn"), os.nice, (_ENCODER_NICENESS,)) as pool:
+            return pool.submit(encode_clip, content, transcript, encoders).result()
+    except BrokenProcessPool as error:
+        raise VoiceError(f"The model {model.name} failed at the clip: its process died.") from error
+    except OSError:  # semaphores need room on a disk
+        return encode_clip(content, transcript, model)
+
+
+def cache_path(
+    directory: Path, content: bytes, transcript: str | None, model: Manifest | SpeechModel
+) -> Path:
     """Return where a voice folder keeps an encoding; the name hashes all that it depends on."""
     parts = [_CACHE_VERSION, transcript, model.name, model.encoder_id, model.facts.sample_rate_hz]
     key = hashlib.sha256(json.dumps(parts).encode() + content).hexdigest()
     return directory / ".cache" / f"{key[:32]}.npz"
 
 
-def load_encoded(path: Path, transcript: str | None, facts: ModelFacts) -> ClonedVoice | None:
+def load_encoded(path: Path, transcript: str | None, model: SpeechModel) -> ClonedVoice | None:
     """Return the voice that :func:`store_encoded` kept; None without a usable one."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return _cloned_voice(arrays["x_vector"], transcript, arrays.get("codes"), facts)
+            return cloned_voice(arrays, transcript, model)
     except FileNotFoundError:
         return None
     except Exception as error:  # noqa: BLE001 - damaged archives raise many kinds
@@ -293,13 +319,10 @@ def load_encoded(path: Path, transcript: str | None, facts: ModelFacts) -> Clone
         return None
 
 
-def store_encoded(path: Path, voice: ClonedVoice) -> None:
-    """Keep an encoded voice on disk, if that can be written."""
-    arrays: dict[str, Any] = {"x_vector": voice.x_vector}
-    if isinstance(voice, IclVoice):
-        arrays["codes"] = voice.reference_codes
+def store_encoded(path: Path, arrays: Mapping[str, AnyArray]) -> None:
+    """Keep an encoding on disk, if that can be written."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **dict[str, Any](arrays))
     try:
         path.parent.mkdir(exist_ok=True)
         atomic_write(path, buffer.getvalue())
@@ -310,17 +333,20 @@ def store_encoded(path: Path, voice: ClonedVoice) -> None:
         _LOGGER.info("The encoded clip %s is kept in memory only: %s", path, error)
 
 
-def _cloned_voice(
-    x_vector: Float32Array, transcript: str | None, codes: Int64Array | None, facts: ModelFacts
+def cloned_voice(
+    arrays: Mapping[str, AnyArray], transcript: str | None, model: SpeechModel
 ) -> ClonedVoice:
+    """Return the voice of an encoding, or raise a VoiceError if that does not fit the model."""
+    facts, x_vector = model.facts, arrays["x_vector"]
     good = x_vector.dtype == np.float32 and x_vector.shape == (facts.hidden_size,)
-    good = good and (transcript is None) == (codes is None)
     voice: ClonedVoice = XVectorVoice(x_vector)
-    if transcript is not None and codes is not None:
+    if transcript is not None:
+        codes = arrays["codes"]
         good = good and codes.dtype == np.int64 and codes.ndim == 2 and len(codes) > 0
         good = good and codes.shape[1] == facts.num_code_groups
         good = good and bool((codes >= 0).all() and (codes < facts.codebook_size).all())
-        voice = IclVoice(x_vector, transcript, codes)
+        state = model.load_state(arrays) if model.load_state is not None else None
+        voice = IclVoice(x_vector, transcript, codes, state)
     if not good or not np.isfinite(x_vector).all():
         raise VoiceError(
             "The model's encoders made no usable numbers of the clip; try another clip, or build "

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -9,15 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from wyoming_qwen3tts.arrays import AnyArray
 from wyoming_qwen3tts.errors import VoiceError
+from wyoming_qwen3tts.runtime.manifest import Manifest
 from wyoming_qwen3tts.runtime.speech_model import SpeechModel
 from wyoming_qwen3tts.settings import suggestion
 from wyoming_qwen3tts.text.language import language_code
 from wyoming_qwen3tts.voices.clips import (
     ClonedVoice,
     cache_path,
+    cloned_voice,
     encode_clip,
     load_encoded,
     read_clip_file,
@@ -37,16 +41,19 @@ _LOGGER = logging.getLogger(__name__)
 LIBRARY_NAME: Final = "voices"  # folder in each data directory
 
 _CLIP_SUFFIXES = frozenset(Path(name).suffix for name in CLIP_NAMES)
+_MAX_PREPARED = 16
 _MAX_SCAN_AGE_S = 2.0
 _SCAN_PATIENCE_S = 3.0
 # The first scan reads every clip, and there are no earlier voices to answer with.
 _FIRST_SCAN_PATIENCE_S = 10.0
 
+Encode: TypeAlias = Callable[[bytes, str | None, SpeechModel], dict[str, AnyArray]]
+
 
 class VoiceLibrary:
     """Finds voices and prepares them; may be used from several threads."""
 
-    def __init__(self, data_dirs: Sequence[Path]) -> None:
+    def __init__(self, data_dirs: Sequence[Path], encode: Encode = encode_clip) -> None:
         """Look into ``voices/`` of each data directory; the first voice of a name is taken."""
         self._roots = [data_dir / LIBRARY_NAME for data_dir in data_dirs]
         # Held for as long as a disk takes, so never by the event loop.
@@ -58,6 +65,7 @@ class VoiceLibrary:
         self._scan_started_s = 0.0
         self._prepared: dict[Hashable, tuple[Hashable, Future[ClonedVoice]]] = {}
         self._encoder = ThreadPoolExecutor(1, "clip-encoder")
+        self._encode = encode
 
     def scan(self) -> tuple[LibraryVoice, ...]:
         """Return every voice as its folder is now, sorted by name, unusable ones too.
@@ -118,23 +126,32 @@ class VoiceLibrary:
             if future is None or is_failed or files != voice.files:
                 future = _in_daemon_thread(partial(self._clone, voice, model))
                 self._prepared[key] = (voice.files, future)
+                while len(self._prepared) > _MAX_PREPARED:  # each has some MB of codec state
+                    self._prepared.pop(next(iter(self._prepared)))
         return future
 
+    def is_encoded(self, voice: LibraryVoice, manifest: Manifest) -> bool:
+        """Return whether a clip's encoding for a model is on disk; reads the clip."""
+        content = read_clip_file(voice.clip or voice.directory)
+        return cache_path(voice.directory, content, voice.text, manifest).exists()
+
     def close(self) -> None:
-        """Cancel the encodings that have not begun."""
+        """Cancel the encodings."""
         self._encoder.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
 
     def _clone(self, voice: LibraryVoice, model: SpeechModel) -> ClonedVoice:
         try:
             content = read_clip_file(voice.clip or voice.directory)
             path = cache_path(voice.directory, content, voice.text, model)
-            cloned = load_encoded(path, voice.text, model.facts)
-            if cloned is None:
-                cloned = self._encoder.submit(encode_clip, content, voice.text, model).result()
-                store_encoded(path, cloned)
+            if (kept := load_encoded(path, voice.text, model)) is not None:
+                return kept
+            encoded = self._encoder.submit(self._encode, content, voice.text, model).result()
+            store_encoded(path, encoded)
+            return cloned_voice(encoded, voice.text, model)
         except VoiceError as error:
             raise VoiceError(f"The voice {voice.name} cannot be used: {error}") from error
-        return cloned
 
 
 def _in_daemon_thread(function: Callable[[], Any]) -> Future[Any]:
