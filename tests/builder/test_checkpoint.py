@@ -212,6 +212,11 @@ def test_a_path_that_is_no_directory_is_explained(tmp_path):
         ("config.json", ["talker_config", "hidden_act"], "gelu", "hidden_act"),
         ("config.json", ["talker_config", "num_key_value_heads"], 3, "3 key/value heads"),
         ("config.json", ["talker_config", "num_code_groups"], 1, "at least 2"),
+        # Sizes of which nothing may be allocated.
+        ("config.json", ["talker_config", "num_hidden_layers"], 0, "num_layers is 0"),
+        ("config.json", ["talker_config", "num_hidden_layers"], 10**12, "num_layers is 10000"),
+        ("config.json", ["talker_config", "head_dim"], 9_999_999, "attention head .* too large"),
+        ("config.json", ["talker_config", "rope_theta"], float("inf"), "rope_theta is inf"),
         ("config.json", ["talker_config", "codec_eos_token_id"], 3, "codec_eos_token_id"),
         ("config.json", ["talker_config", "code_predictor_config"], 5, "code_predictor_config"),
         (

@@ -24,9 +24,9 @@ from wyoming_qwen3tts.runtime.manifest import (
     read_manifest,
 )
 
-COUNTS = st.integers(0, 2**40)
+COUNTS = st.integers(1, 10_000_000)
 # onnxruntime sessions of other tests make this process flush subnormal numbers to zero.
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False)
+NUMBERS = st.floats(0.0, 1e7, allow_nan=False, allow_infinity=False, allow_subnormal=False)
 NAMES = st.text(string.printable + "äß中", max_size=12)
 
 
@@ -88,9 +88,10 @@ MANIFESTS = st.builds(
         model_sha256=NAMES,
     ),
     builder_version=NAMES,
-    files=st.lists(st.builds(BundleFile, path=NAMES, bytes=COUNTS, sha256=NAMES), max_size=2).map(
-        tuple
-    ),
+    files=st.lists(
+        st.builds(BundleFile, path=st.sampled_from(["a", "b-1.onnx"]), bytes=COUNTS, sha256=NAMES),
+        max_size=2,
+    ).map(tuple),
     quantization=st.lists(
         st.builds(
             QuantizationReport,
@@ -181,6 +182,40 @@ def test_wrong_values_name_their_key(values, path, value, message):
     with pytest.raises(ManifestError, match=message) as caught:
         parse(values)
     assert "build or fetch the bundle again" in str(caught.value)
+
+
+HOSTILE = [
+    ("facts.hidden_size", 0),
+    ("facts.num_code_groups", -1),
+    ("facts.max_positions", 10**12),
+    ("facts.text_ids.tts_pad", -1),
+    ("facts.speakers.ryan", 10**30),
+    ("facts.languages.english", -5),
+    ("facts.generation.max_new_tokens", 10**12),
+    ("facts.generation.temperature", float("nan")),
+    ("facts.generation.top_p", float("inf")),
+    ("talker.max_positions", 0),
+    ("talker.num_layers", 10**12),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), HOSTILE)
+def test_numbers_that_become_sizes_and_rows_are_checked(values, key, value):
+    """B19: a manifest may come from anywhere."""
+    *parents, name = key.split(".")
+    holder = values
+    for parent in parents:
+        holder = holder[parent]
+    holder[name] = value
+    with pytest.raises(ManifestError, match=f"{name} is .*, which no model has"):
+        Manifest.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize("path", ["../escape", "/etc/passwd", "a/b", "..", "."])
+def test_file_names_lead_to_no_other_directory(values, path):
+    values["files"] = [{"path": path, "bytes": 1, "sha256": ""}]
+    with pytest.raises(ManifestError, match="names the file"):
+        Manifest.from_json(json.dumps(values))
 
 
 def test_every_missing_key_is_named(values):

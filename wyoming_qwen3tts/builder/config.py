@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_type_hints
 
 from wyoming_qwen3tts.errors import CheckpointError
-from wyoming_qwen3tts.runtime.manifest import decode_strictly
+from wyoming_qwen3tts.runtime.manifest import check_numbers, decode_strictly
 
 SPEAKER_ENCODER_DEFAULTS: Final[dict[str, Any]] = {
     "mel_dim": 128,
@@ -165,7 +165,12 @@ class _Section:
         """Make a dataclass; ``keys`` names the JSON keys that differ from the field's name."""
         kinds = {name: each for name, each in get_type_hints(kind).items() if name not in given}
         keys = {**{name: name for name in kinds}, **(keys or {})}
-        return kind(**given, **{name: self.get(kinds[name], keys[name]) for name in kinds})
+        read = kind(**given, **{name: self.get(kinds[name], keys[name]) for name in kinds})
+        try:
+            check_numbers(read)
+        except ValueError as error:
+            raise CheckpointError(f"{self._path}: {error}.") from error
+        return read
 
     def require(self, **expected: Any) -> None:
         """Refuse a checkpoint that has another value for one of the keys."""
@@ -256,4 +261,6 @@ def _transformer(section: _Section, **keys: str) -> TransformerConfig:
     heads, shared = transformer.num_heads, transformer.num_kv_heads
     if shared <= 0 or heads % shared:
         raise CheckpointError(f"{heads} attention heads cannot share {shared} key/value heads.")
+    if transformer.head_size > transformer.hidden_size:
+        raise CheckpointError(f"An attention head of {transformer.head_size} values is too large.")
     return transformer

@@ -44,6 +44,9 @@ def open_bundle(
     if decoder is None:
         decoder = decoders[key] = OnnxCodecDecoder(directory / "codec_decoder.onnx", num_threads)
 
+    embeddings = TableEmbeddings(directory)
+    embeddings.check(manifest.facts)
+
     def encoder(name: str, output: str, min_samples: int) -> Callable[[Float32Array], Any] | None:
         if name not in hashes:
             return None
@@ -53,7 +56,7 @@ def open_bundle(
         name=manifest.name,
         facts=manifest.facts,
         tokenizer=BpeTokenizer(directory),
-        embeddings=TableEmbeddings(directory),
+        embeddings=embeddings,
         talker=OnnxTalker(directory / "talker.onnx", num_threads, manifest.talker.max_positions),
         code_predictor=OnnxCodePredictor(directory / "code_predictor.onnx", num_threads),
         codec_decoder=decoder,

@@ -10,6 +10,7 @@ import numpy as np
 
 from wyoming_qwen3tts.arrays import AnyArray, Float32Array, Int64Array
 from wyoming_qwen3tts.errors import BundleError, GraphInterfaceError
+from wyoming_qwen3tts.runtime.manifest import ModelFacts
 
 TEXT_TABLE = "text_embedding.npy"
 CODEC_TABLE = "codec_embedding.npy"
@@ -36,11 +37,29 @@ class TableEmbeddings:
                 f"The embedding tables of {directory} have different widths {sorted(widths)}. "
                 "Build the bundle again."
             )
+        self._num_text_rows = len(text)
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
         self._path, self._type = path, text.dtype
         self._row_bytes = text.shape[1] * text.itemsize
         self._start_bytes = path.stat().st_size - text.nbytes  # after numpy's header
+
+    def check(self, facts: ModelFacts) -> None:
+        """Raise a GraphInterfaceError where the manifest does not fit: a wrong row is noise."""
+        groups, codes, width = self._groups.shape
+        kinds = (vars(facts.codec_ids), facts.languages, facts.speakers)
+        fits = {
+            "hidden_size": facts.hidden_size == width,
+            "num_code_groups": facts.num_code_groups == groups + 1,
+            "codebook_size": facts.codebook_size == codes,
+            "text_ids": max(vars(facts.text_ids).values()) < self._num_text_rows,
+            "codec ids": max(row for kind in kinds for row in kind.values()) < len(self._codec),
+        }
+        if wrong := [name for name, is_right in fits.items() if not is_right]:
+            raise GraphInterfaceError(
+                f"The manifest beside {self._path} has another {' and '.join(wrong)} than the "
+                "tables. Build the bundle again."
+            )
 
     def text(self, ids: Sequence[int]) -> Float32Array:
         """Return (T, D): projected text embeddings."""

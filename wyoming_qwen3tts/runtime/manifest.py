@@ -7,6 +7,7 @@ missing key, a value of another type or another format version is an error that 
 import dataclasses
 import hashlib
 import json
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ codec that is exact on every processor, and a code predictor that reports invali
 ModelType = Literal["custom_voice", "base", "voice_design"]
 
 _REBUILD: Final = "build or fetch the bundle again (wyoming-qwen3tts build CHECKPOINT --force)."
+_FILE_NAME: Final = re.compile(r"\w[\w.-]*")
+_MAX_NUMBER: Final = 10_000_000
 # Spelling in config.json -> spelling in the repository names. Other sizes are passed through.
 _SIZES: Final = {"0b6": "0.6B", "1b7": "1.7B"}
 
@@ -93,6 +96,10 @@ class ModelFacts:
     dialects: dict[str, str]
     """Speaker -> dialect (a key of ``languages``) that replaces auto and Chinese."""
     generation: GenerationDefaults
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no model has."""
+        check_numbers(self)
 
     @property
     def frame_rate_hz(self) -> float:
@@ -195,6 +202,10 @@ class TalkerLayout:
     max_positions: int
     cache_type: Literal["float32", "float16"]
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that no model has."""
+        check_numbers(self)
+
 
 @dataclass(frozen=True)
 class QuantizationReport:
@@ -254,6 +265,9 @@ class Manifest:
             manifest: Manifest = decode_strictly(cls, values, where)
         except ValueError as error:
             raise ManifestError(f"{error}; {_REBUILD}") from error
+        for file in manifest.files:
+            if not _FILE_NAME.fullmatch(file.path):
+                raise ManifestError(f"{where} names the file {file.path!r}; {_REBUILD}")
         return manifest
 
 
@@ -304,6 +318,18 @@ def _decode_fields(kind: Any, value: Any, where: str) -> Any:
     return kind(
         **{key: decode_strictly(hints[key], values[key], f"{where}: {key}") for key in values}
     )
+
+
+def check_numbers(kind: Any, lowest: int = 1) -> None:
+    """Raise a ValueError for numbers that cannot be sizes (above 0), or rows and defaults."""
+    values = kind if isinstance(kind, dict) else vars(kind)
+    for name, value in values.items():
+        if isinstance(value, dict) or dataclasses.is_dataclass(value):
+            check_numbers(value, lowest=0)
+        for number in value if isinstance(value, tuple) else (value,):
+            least = lowest if type(number) is int else 0
+            if type(number) in (int, float) and not least <= number <= _MAX_NUMBER:
+                raise ValueError(f"{name} is {number}, which no model has")
 
 
 def _of_type(kind: type, value: Any, where: str) -> Any:
