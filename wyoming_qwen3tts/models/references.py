@@ -174,17 +174,32 @@ def build_request(reference: str, data_dirs: Sequence[Path], precision: str = AU
         ConfigError: The reference means nothing.
     """
     if _names_directory(reference):
-        return _checkpoint_request(reference, data_dirs[0], precision)
-    wanted = _parse(reference, data_dirs[0], precision)
-    if wanted.repo is None:
-        hint = suggest_models(reference)
-        end = "" if hint.endswith("?") else "."
-        path = f"./{reference}" if Path(reference).is_dir() else "./directory"
+        directory = Path(reference).expanduser().resolve()
+        if not (directory / "config.json").is_file():
+            raise ConfigError(
+                f"{directory} holds neither a bundle (manifest.json) nor a checkpoint "
+                "(config.json)."
+            )
+        name = _local_name(directory)
+        request = BuildRequest(name, precision, data_dirs[0], checkpoint=directory)
+    else:
+        request = _parse(reference, data_dirs[0], precision)
+        if request.repo is None:
+            hint = suggest_models(reference)
+            end = "" if hint.endswith("?") else "."
+            path = f"./{reference}" if Path(reference).is_dir() else "./directory"
+            raise ConfigError(
+                f"Unknown model {reference!r}; {hint}{end} "
+                f"Or name a directory as {path}, or a repository as owner/name."
+            )
+    if request.precision == AUTO:
+        return replace(request, precision="int4" if request.is_ready_made else "int8")
+    if request.precision not in PRECISIONS and not request.is_ready_made:
         raise ConfigError(
-            f"Unknown model {reference!r}; {hint}{end} "
-            f"Or name a directory as {path}, or a repository as owner/name."
+            f"{request.reference} is not installed, and only {', '.join(PRECISIONS)} can be built "
+            "by name."
         )
-    return _with_precision(wanted)
+    return request
 
 
 def find_bundle(reference: str | None, data_dirs: Sequence[Path]) -> InstalledBundle:
@@ -288,28 +303,6 @@ def _choose(
     return replace(wanted, precision=recipe, fallback=whole, damage=damage or _OUTDATED)
 
 
-def _with_precision(request: BuildRequest) -> BuildRequest:
-    precision = request.precision
-    if precision == AUTO:
-        precision = "int4" if request.is_ready_made else "int8"
-    elif precision not in PRECISIONS and not request.is_ready_made:
-        raise ConfigError(
-            f"{request.reference} is not installed, and only {', '.join(PRECISIONS)} can be built "
-            "by name."
-        )
-    return replace(request, precision=precision)
-
-
-def _checkpoint_request(reference: str, data_dir: Path, precision: str) -> BuildRequest:
-    directory = Path(reference).expanduser().resolve()
-    if not (directory / "config.json").is_file():
-        raise ConfigError(
-            f"{directory} holds neither a bundle (manifest.json) nor a checkpoint (config.json)."
-        )
-    name = _local_name(directory)
-    return _with_precision(BuildRequest(name, precision, data_dir, checkpoint=directory))
-
-
 def _is_path(reference: str) -> bool:
     return reference.startswith(("/", "./", "../", "~")) or reference in (".", "..")
 
@@ -344,8 +337,8 @@ def _parse(reference: str, data_dir: Path, precision: str) -> BuildRequest:
     if published is not None and revision in ("", published.ready_made_revision):
         repo, revision = published.ready_made_repo, published.ready_made_revision
     elif revision not in ("", _MAIN):
-        digits = revision if _COMMIT.fullmatch(revision) else _digest(revision)
-        name = f"{name}-{digits[:_ID_DIGITS]}"
+        is_commit = _COMMIT.fullmatch(revision)
+        name += f"-{revision[:_ID_DIGITS] if is_commit else _short_hash(revision)}"
     return BuildRequest(
         name, precision, data_dir, repo, revision or _MAIN, is_ready_made=is_ready_made
     )
@@ -356,11 +349,11 @@ def _local_name(directory: Path) -> str:
     hub_folders = [part for part in directory.parts if part.startswith(_HUB_FOLDER)]
     label = hub_folders[-1].rpartition("--")[2] if hub_folders else directory.name
     slug = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
-    return f"{slug}-{_digest(str(directory))[:_ID_DIGITS]}"
+    return f"{slug}-{_short_hash(str(directory))}"
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
 def _read_facts(directory: Path) -> ModelFacts | None:
