@@ -372,7 +372,7 @@ def test_health_command_tells_a_living_server_from_a_dead_one(capsys, monkeypatc
     with server_process(f"tcp://127.0.0.1:{port}", 0.0) as process:
         wait_for_line(process, "Ready")
         assert main(["health"]) == 0
-        assert capsys.readouterr().out == f"qwen3-tts {__version__}: ok\n"
+        assert capsys.readouterr().out == f"wyoming-qwen3tts {__version__}: ok\n"
     assert main(["health"]) == 1
     assert capsys.readouterr().err.startswith("error: tcp://0.0.0.0")
     assert main(["health", "--uri", "stdio://"]) == 1
@@ -391,6 +391,13 @@ def test_health_command_finds_the_port_of_the_main_process(tmp_path, monkeypatch
             assert main(["health"]) == 0
         cmdline.write_text(f"/lib/systemd/systemd\0--uri\0tcp://0.0.0.0:{port}\0")
         assert main(["health"]) == 1
+
+
+def test_health_command_says_that_nothing_answers(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        uri = f"tcp://127.0.0.1:{deaf.getsockname()[1]}"
+        assert main(["health", "--timeout", "0.1", "--uri", uri]) == 1
+    assert capsys.readouterr().err == f"error: {uri}: no answer within 0.1 s\n"
 
 
 async def test_health_command_fails_where_no_voice_can_speak(monkeypatch):

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(arguments)
     except Qwen3TTSError as error:
         _LOGGER.debug("Traceback", exc_info=error)
-        print(f"error: {error or type(error).__name__}", file=sys.stderr)
+        print(f"error: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader of the output has closed it; Python must not fail again at its exit.
@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _LOGGER.debug("Traceback", exc_info=error)
         subject = f"{error.filename}: " if error.filename else ""
-        print(f"error: {subject}{error.strerror or error or type(error).__name__}", file=sys.stderr)
+        reason = error.strerror or str(error) or type(error).__name__
+        print(f"error: {subject}{reason}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -31,13 +31,12 @@ def run(args: argparse.Namespace, config: Config) -> int:
     """Print the health of the server; returns the exit code."""
     uri = config.uri if is_given(args, "uri") else _container_uri() or config.uri
     try:
-        info = asyncio.run(ask_server(uri, args.timeout))
         health = asyncio.run(_ask(uri, args.timeout, Event("health")))
     except (OSError, Qwen3TTSError) as error:
-        print(f"error: {uri}: {error or type(error).__name__}", file=sys.stderr)
+        print(f"error: {uri}: {error}", file=sys.stderr)
         return 1
     status = health.data.get("status")
-    print(f"{info.tts[0].name} {info.tts[0].version}: {status}")
+    print(f"wyoming-qwen3tts {health.data.get('version')}: {status}")
     return 0 if status in {"ok", "starting", "installing"} else 1
 
 
@@ -59,11 +58,14 @@ async def _ask(uri: str, timeout_s: float, question: Event) -> Event:
         client = AsyncClient.from_uri(uri)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    async with asyncio.timeout(timeout_s), client:
-        await client.write_event(question)
-        if (answer := await client.read_event()) is None:
-            raise ConnectionError("the server closed the connection")
-        return answer
+    try:
+        async with asyncio.timeout(timeout_s), client:
+            await client.write_event(question)
+            if (answer := await client.read_event()) is None:
+                raise ConnectionError("the server closed the connection")
+            return answer
+    except TimeoutError as error:
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from error
 
 
 def _container_uri() -> str | None:
