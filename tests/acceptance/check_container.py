@@ -37,6 +37,7 @@ _MODEL = "/trial/checkpoint"
 _APP_PORT = 10200
 _START_TIMEOUT_S = 180.0
 _TOLD = "/told.json"
+_FIRST = {"tini", "python", "python3"}
 
 # Stands in for what the app's real base image has: s6-overlay's and bashio's part in our scripts.
 _WITH_CONTENV = '#!/bin/sh\nexec "$@"\n'
@@ -113,7 +114,8 @@ def check_server(base: str) -> None:
         uri = f"WYOMING_QWEN3TTS_URI=tcp://127.0.0.1:{port}"
         # Built at the first start: so the image can build, and /data can be written.
         model = f"WYOMING_QWEN3TTS_MODELS={_MODEL}"
-        run = [*_RUN, "--env", uri, "--env", model, container, "--"]
+        wait = "WYOMING_QWEN3TTS_MODEL_WAIT_TIMEOUT=60"
+        run = [*_RUN, "--env", uri, "--env", model, "--env", wait, container, "--"]
         assert _output([*run, "id", "-u"]) == settings["User"].split(":")[0]
         with subprocess.Popen([*run, *settings["Entrypoint"]]) as process:
             try:
@@ -141,7 +143,7 @@ def check_app(base: str) -> None:
     run = [*_RUN, container, "--"]
     services = "/etc/s6-overlay/s6-rc.d"
     try:
-        options = f'{{"models": ["{_MODEL}"], "streaming": true, "threads": 1}}'
+        options = f'{{"models": ["{_MODEL}"], "model_wait_timeout": 60, "threads": 1}}'
         _output([*run, "sh", "-c", f"mkdir -p /data; echo '{options}' > /data/options.json"])
         with subprocess.Popen([*run, f"{services}/wyoming-qwen3tts/run"]) as process:
             try:
@@ -214,13 +216,18 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM to the process in the container, as an engine does when it stops it."""
     children = _descendants(process.pid)
     try:
-        os.kill(children[-1], signal.SIGTERM)
+        # The first process of the image; others may be its children.
+        os.kill(next(pid for pid in children if _program(pid) in _FIRST), signal.SIGTERM)
         code = process.wait(30)
     finally:
         for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
     assert code == 0, f"stopped with {code}"
+
+
+def _program(pid: int) -> str:
+    return Path(Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]).name
 
 
 def _descendants(pid: int) -> list[int]:
