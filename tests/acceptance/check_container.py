@@ -37,6 +37,7 @@ _MODEL = "/trial/checkpoint"
 _APP_PORT = 10200
 _START_TIMEOUT_S = 180.0
 _TOLD = "/told.json"
+_IMAGE_SERVICES = "/etc/s6-overlay/s6-rc.d"
 _FIRST = {"tini", "python", "python3"}
 
 # Stands in for what the app's real base image has: s6-overlay's and bashio's part in our scripts.
@@ -141,7 +142,7 @@ def check_app(base: str) -> None:
     container = _output([*_BUILDAH, "from", image])
     _copy_checkpoint(container)
     run = [*_RUN, container, "--"]
-    services = "/etc/s6-overlay/s6-rc.d"
+    services = _IMAGE_SERVICES
     try:
         options = f'{{"models": ["{_MODEL}"], "model_wait_timeout": 60, "threads": 1}}'
         _output([*run, "sh", "-c", f"mkdir -p /data; echo '{options}' > /data/options.json"])
@@ -171,6 +172,9 @@ def _check_finish(run: list[str], finish: str) -> None:
         script = f"{prepare}{finish} {arguments}; cat {results}/exitcode"
         got = _output([*run, "sh", "-c", script])
         assert got == expected, (arguments, got)
+    # s6 cannot stop a container whose discovery waits for a server that has failed.
+    failed = f"echo 1 > {results}/exitcode; timeout 60 {_IMAGE_SERVICES}/discovery/run"
+    assert not _output([*run, "sh", "-c", f"{prepare}{failed}"])
 
 
 def _build(target: str, *arguments: str) -> str:

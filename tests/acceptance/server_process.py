@@ -46,7 +46,7 @@ class ServerProcess:
                 env=dict(os.environ),
             )
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while b"Warm after" not in self.log.read_bytes()[offset:]:
+        while b"Warm-up finished" not in self.log.read_bytes()[offset:]:
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 self.kill()
                 raise RuntimeError(f"the server does not start:\n{self.log.read_text()[-2000:]}")
