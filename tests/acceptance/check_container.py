@@ -115,7 +115,7 @@ def check_server(base: str) -> None:
         uri = f"WYOMING_QWEN3TTS_URI=tcp://127.0.0.1:{port}"
         # Built at the first start: so the image can build, and /data can be written.
         model = f"WYOMING_QWEN3TTS_MODELS={_MODEL}"
-        wait = "WYOMING_QWEN3TTS_MODEL_WAIT_TIMEOUT=60"
+        wait = "WYOMING_QWEN3TTS_MODEL_WAIT_TIMEOUT=180"
         run = [*_RUN, "--env", uri, "--env", model, "--env", wait, container, "--"]
         assert _output([*run, "id", "-u"]) == settings["User"].split(":")[0]
         with subprocess.Popen([*run, *settings["Entrypoint"]]) as process:
@@ -144,7 +144,7 @@ def check_app(base: str) -> None:
     run = [*_RUN, container, "--"]
     services = _IMAGE_SERVICES
     try:
-        options = f'{{"models": ["{_MODEL}"], "model_wait_timeout": 60, "threads": 1}}'
+        options = f'{{"models": ["{_MODEL}"], "model_wait_timeout": 180, "threads": 1}}'
         _output([*run, "sh", "-c", f"mkdir -p /data; echo '{options}' > /data/options.json"])
         with subprocess.Popen([*run, f"{services}/wyoming-qwen3tts/run"]) as process:
             try:
@@ -194,7 +194,7 @@ def _build(target: str, *arguments: str) -> str:
 async def _speak(port: int) -> None:
     started_s = time.perf_counter()
     num_bytes = 0
-    async with AsyncTcpClient("127.0.0.1", port) as client, asyncio.timeout(60):
+    async with AsyncTcpClient("127.0.0.1", port) as client, asyncio.timeout(200):
         await client.write_event(Synthesize("Good evening from a container.").event())
         while (event := await client.read_event()) is not None:
             assert event.type != "error", event.data
