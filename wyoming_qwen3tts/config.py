@@ -216,6 +216,12 @@ class Config:
             raise ConfigError("no home directory is known; set --data-dir or HOME") from error
         return [base / "wyoming-qwen3tts"]
 
+    def check_data_dirs(self) -> None:
+        """Raise a ConfigError if a directory that was named does not exist: it may be mistyped."""
+        for name in self.data_dirs:
+            if not Path(name).expanduser().is_dir():
+                raise ConfigError(f"data_dirs: {name} does not exist; create it, or correct it")
+
     @property
     def num_threads(self) -> int:
         """Threads for synthesis."""

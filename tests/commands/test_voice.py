@@ -191,8 +191,12 @@ class TestListCheckRemove:
         return data
 
     def test_list_without_own_voices_says_how_to_begin(
-        self, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, voice: Callable[..., int], capsys: pytest.CaptureFixture[str]
     ) -> None:
+        for action in ("list", "check"):
+            with pytest.raises(ConfigError, match="data does not exist"):
+                voice(action)
+        (tmp_path / "data").mkdir()
         assert voice("list") == 0
         assert "voice add NAME" in capsys.readouterr().out
 

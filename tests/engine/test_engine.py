@@ -14,7 +14,7 @@ from tests.support.voice_fixtures import TRANSCRIPT, clip_bytes, write_voice
 from wyoming_qwen3tts.config import Config
 from wyoming_qwen3tts.engine.engine import open_engine, warm_up
 from wyoming_qwen3tts.engine.worker import SynthesisWorker
-from wyoming_qwen3tts.errors import BusyError, RequestError
+from wyoming_qwen3tts.errors import BusyError, ConfigError, RequestError
 from wyoming_qwen3tts.protocol.backend import Conversation, SpeechRequest
 from wyoming_qwen3tts.synthesis.request import default_options
 
@@ -132,6 +132,13 @@ async def test_a_name_left_over_from_another_server_speaks_with_the_default_voic
 async def test_a_default_voice_that_does_not_exist_stops_the_start(data_dir):
     with pytest.raises(RequestError, match=r"Unknown voice 'nobody'; there are: .*ryan"):
         async with open_engine(config_for(data_dir, voice="nobody")):
+            pass
+
+
+async def test_a_data_directory_that_does_not_exist_stops_the_start(data_dir, tmp_path):
+    config = Config(data_dirs=(str(data_dir), str(tmp_path / "typo")))
+    with pytest.raises(ConfigError, match=r"typo does not exist; create it, or correct it"):
+        async with open_engine(config):
             pass
 
 

@@ -35,6 +35,7 @@ PRESETS = {"aiden", "dylan", "eric", "ono_anna", "ryan", "serena", "sohee", "unc
 
 
 def config_for(tmp_path, *models, **settings) -> Config:
+    (tmp_path / "data").mkdir(exist_ok=True)
     data_dir = (str(tmp_path / "data"),)
     return Config(models=models, data_dirs=data_dir, threads=NUM_THREADS, **settings)
 
@@ -306,6 +307,7 @@ def test_server_that_meets_every_failure_on_its_way_speaks_in_the_end(hub, tmp_p
     hub.fail(WEIGHTS, flip=True)
     hub.fail(WEIGHTS, stall_s=1.5, after_bytes=100_000)
     port = free_port()
+    (tmp_path / "data").mkdir()
     environment = {
         **child_environment(hub, tmp_path / "home"),
         "HF_HUB_DOWNLOAD_TIMEOUT": "1",

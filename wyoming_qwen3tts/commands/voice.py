@@ -73,6 +73,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
     """Run an action; return 1 when something is wrong with a voice."""
     library = VoiceLibrary(config.data_paths)
     root = config.data_paths[0] / LIBRARY_NAME
+    if args.action in ("list", "check"):
+        config.check_data_dirs()
     if args.action in ("add", "design", "keep"):
         check_voice_name(args.name)
         for voice in library.scan():

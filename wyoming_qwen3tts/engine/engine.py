@@ -41,6 +41,7 @@ async def open_engine(
     waiting until the model is installed. Raises ConfigError or BundleError where a setting or a
     model cannot be used.
     """
+    config.check_data_dirs()
     data_dirs = config.data_paths
     models = await asyncio.to_thread(
         served_models, config.models, data_dirs, config.precision, is_server=is_server
