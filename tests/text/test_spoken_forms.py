@@ -21,6 +21,19 @@ def test_it_is_spoken_so(code: str, written: str, spoken: str) -> None:
     assert normalize(spoken, code) == spoken
 
 
+REPORTED: dict[str, dict[str, list[list[str]]]] = yaml.safe_load(
+    (Path(__file__).parent / "reported_kinds.yaml").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("kind", REPORTED)
+def test_what_people_reported_is_right(kind: str) -> None:
+    for code, rows in REPORTED[kind].items():
+        for written, spoken in rows:
+            assert normalize(written, code) == spoken, code
+            assert normalize(spoken, code) == spoken, code
+
+
 def test_every_language_has_its_table() -> None:
     assert set(FORMS) == set(LANGUAGES)
     assert all(len(rows) >= 12 for rows in FORMS.values())

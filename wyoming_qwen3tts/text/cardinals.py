@@ -28,9 +28,9 @@ _RANGE = re.compile(
 )
 # "5pm-6pm", "18 °C–22 °C"
 _MARKED_RANGE = re.compile(
-    rf"(?<=[0-9])({SPACE}?(?:[ap]m|°[CF]?|%|€)){SPACE}?[–—-]{SPACE}?(?=[0-9])"
+    rf"(?<=[0-9])({SPACE}?(?:[ap]m|°[CF]?|%|€|h(?:[0-5][0-9])?)){SPACE}?[–—-]{SPACE}?(?=[0-9])"
 )
-_TILDE_RANGE = re.compile(r"(?<=[0-9])\s?[~～〜]\s?(?=[0-9])")
+_TILDE_RANGE = re.compile(r"(?<=[0-9%C])\s?[~～〜]\s?(?=[-−]?[0-9])")
 _PHONE_FORMS = (
     r"\+[0-9][0-9 ()/.-]{6,20}[0-9]",
     r"\(?0[0-9]{1,5}\)?[ /-][0-9][0-9 /-]{3,14}[0-9]",
@@ -92,13 +92,21 @@ def speak_symbols(text: str, rules: LanguageRules) -> str:
                 text = re.sub(rf"(?<=[0-9]){escaped}(?=[0-9])", f" {word} ", text)
         elif symbol in "×÷":
             text = re.sub(rf"(?<=[\w)%]){SPACE}?{escaped}{SPACE}?(?=[\w(])", f" {word} ", text)
+        elif symbol in "<>≤≥":
+            # "温度<3": after a letter too.
+            spoken = f"{rules.space}{word}{rules.space}"
+            text = re.sub(rf"(?<![<>]){SPACE}?{escaped}{SPACE}?(?=[-−]?[0-9])", spoken, text)
         else:
             pattern = rf"(?<![\w{escaped}]){escaped}{SPACE}?(?=[0-9])"
             text = re.sub(pattern, f"{word} ", text)
     if times := rules.symbols.get("×"):
         text = re.sub(r"(?<=[0-9])( ?)[xX]\1(?=[0-9])", f" {times} ", text)
     if not rules.space:
-        return re.sub(r"(?<=[\u3040-\u9fff]) (?=[0-9])|(?<=[0-9]) (?=[\u3040-\u9fff])", "", text)
+        return re.sub(
+            r"(?<=[\u3040-\u9fff]) (?=[0-9])|(?<=[0-9]) (?=[\u3040-\u9fff])",
+            "",
+            text,
+        )
     return text
 
 
@@ -176,7 +184,9 @@ def _spell_dotted(match: re.Match[str], rules: LanguageRules) -> str:
     """Return a version or an address of a network as words: "1.2.3", "192.168.1.10"."""
     parts = match[0].split(".")
     thousands = all(len(part) == 3 for part in parts[1:]) and 0 < len(parts[0]) <= 3
-    is_address = len(parts) == 4 and all(int(part) < 256 for part in parts)
+    is_address = len(parts) == 4 and all(
+        str(int(part)) == part and int(part) < 256 for part in parts
+    )
     if thousands and parts[0] != "0" and not is_address:
         return cardinal(int("".join(parts)), rules.code)
     return _spell_parts(match[0], rules)

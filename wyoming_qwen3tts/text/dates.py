@@ -21,9 +21,15 @@ _YEAR_FIRST = (
     rf"(?<![0-9./]){_YEAR}/{_SURE_MONTH}/{_SURE_DAY}(?![0-9/])",
 )
 _DOTTED: Final = rf"(?<![0-9.]){_DAY}\.{_MONTH}\.{_YEAR}(?![0-9])"
-_DOTTED_SHORT: Final = rf"(?<![0-9.]){_DAY}\.{_MONTH}\.(?P<year>[0-9]{{2}})(?![0-9.])"
+_DOTTED_SHORT: Final = rf"(?<![0-9.]){_DAY}\.{_MONTH}\.(?P<year>[0-9]{{2}})(?![0-9]|\.[0-9])"
+_SLASHED_SHORT: Final = (
+    r"(?<![0-9./])(?P<day>[0-3][0-9])/(?P<month>[01][0-9])/(?P<year>[23][0-9])(?![0-9/])"
+)
 _SLASHED: Final = rf"(?<![0-9./]){_DAY}/{_MONTH}/{_YEAR}(?![0-9/])"
 _MONTH_FIRST: Final = rf"(?<![0-9./]){_SURE_MONTH}/{_DAY}/{_YEAR}(?![0-9/])"
+_YEAR_MONTH = re.compile(
+    r"(?<![0-9A-Za-z.,/-])((?:19|20)[0-9]{2})-(0[1-9]|1[0-2])(?![0-9A-Za-z/-])"
+)
 # What stands after the day, before the month and before the year of a date with a name: "3. Mai".
 _NAMED_DATES: Final = {
     "en": ("(?:st|nd|rd|th)?(?: of)?", " ", ",? "),
@@ -42,10 +48,19 @@ def speak_dates(text: str, rules: LanguageRules) -> str:
         text = re.sub(r"(?<=[0-9]\.)[–-](?=[0-3]?[0-9]\.[01]?[0-9]\.)", " bis ", text)
     for pattern in _date_patterns(rules.code):
         text = pattern.sub(lambda match: _replace_date(match, rules), text)
+    if form := rules.words.get("month_year"):
+        text = _YEAR_MONTH.sub(lambda match: _spell_month(match, form, rules), text)
     if rules.code in _PARTS_OF_DATES:
         pattern, speak = _PARTS_OF_DATES[rules.code]
         text = pattern.sub(lambda match: speak(match, rules), text)
     return text
+
+
+def _spell_month(match: re.Match[str], form: str, rules: LanguageRules) -> str:
+    month, code = int(match[2]), rules.code
+    number = _korean_month(month) if code == "ko" else cardinal(month, code)
+    name = rules.months[month - 1] if rules.months else ""
+    return form.format(month=name, m=number, y=year(int(match[1]), code))
 
 
 @cache
@@ -54,6 +69,8 @@ def _date_patterns(code: str) -> tuple[re.Pattern[str], ...]:
     numeric = [*_YEAR_FIRST, _DOTTED, *([_MONTH_FIRST] if code == "en" else []), _SLASHED]
     if code in {"de", "ru"}:
         numeric.append(_DOTTED_SHORT)
+    elif code in {"fr", "es", "it", "pt"}:
+        numeric.append(_SLASHED_SHORT)
     patterns = tuple(map(re.compile, numeric))
     if code not in _NAMED_DATES:
         return patterns
@@ -181,7 +198,8 @@ _PARTS_OF_DATES: Final[
     ),
     "en": (
         re.compile(
-            rf"(?<![{LETTER}0-9.,$£€-])(1[7-9][0-9]0|20[0-9]0|(?<=[Tt]he )[2-9]0)s(?![{LETTER}0-9])"
+            rf"(?:(?<![\w.,$£€-])(?:['’]|(?<=[Tt]he )(?=[2-9]0)|(?=[12][0-9]{{3}}))|(?<=mid-))"
+            rf"(1[7-9][0-9]0|20[0-9]0|[2-9]0)['’]?s(?![{LETTER}0-9])"
         ),
         _english_decade,
     ),

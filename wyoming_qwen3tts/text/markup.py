@@ -20,6 +20,7 @@ _HIDDEN = re.compile(
 )
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _SPECIAL_TOKEN = re.compile(r"<\|[^|<>\n]{1,40}\|>")
+_PAUSE = re.compile(r"\[pause(?: [0-9.]{1,6} ?m?s)?\]|<break\b[^<>]*>", re.IGNORECASE)
 _ALIAS = re.compile(r"<sub\b[^<>]*\balias=[\"']([^\"'<>]*)[\"'][^<>]*>.*?</sub>", re.DOTALL)
 _ATTRIBUTES: Final = r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+))*"
 _LINE_TAG = re.compile(
@@ -74,7 +75,10 @@ _EMOJI = re.compile(
 )
 _KEYCAP = re.compile("(?<=[0-9#*])\ufe0f?\u20e3")
 _ARROW = re.compile("[ \t]*(?:[\u2190-\u21ff\u2900-\u297f]\ufe0f?|(?<=\\s)[-=]+>(?=\\s))+[ \t]*")
-_EMOTICON = re.compile(r"(?<![^\s.!?,])[:;=]['’]?-?[()DPpOo/|\\*]+(?![^\s.!?,])|(?<!\S)<3(?!\S)")
+_EMOTICON = re.compile(
+    r"(?<![^\s.!?,])[:;=]['’]?-?[()DPpOo/|\\*]+(?![^\s.!?,])"
+    r"|(?<=\bI )<3(?= )|(?<!\S)<3(?=\s*(?:$|[\n.!]))"
+)
 
 _BETWEEN_STARS = re.compile(
     r"(?:(?<=[.!?…,:;] )|(?<=[。！？，])|(?<![^\n]))(?<!\*)([*_])([^*_\n]{1,60})\1(?!\*)"
@@ -91,6 +95,7 @@ def drop_code_blocks(text: str) -> str:
 def strip_html(text: str) -> str:
     """Leave out tags of HTML and SSML and special tokens of models; read entities."""
     text = _COMMENT.sub("", _SPECIAL_TOKEN.sub("", text))
+    text = _PAUSE.sub(" … ", text)
     text = _ALIAS.sub(r"\1", text)
     text = _TAG.sub("", _LINE_TAG.sub("\n", text))
     return html.unescape(text) if "&" in text else text
@@ -199,13 +204,14 @@ def _strip_inline(line: str) -> str:
 _COMPATIBLE: Final = {
     "℃": "°C", "℉": "°F", "㎡": "m²", "㎥": "m³", "㎏": "kg", "㎎": "mg", "㎞": "km", "㎝": "cm",
     "㎜": "mm", "％": "%", "＋": "+", "－": "-", "‼": "!!", "⁇": "??", "⁈": "?!", "⁉": "!?",
-    "\u3000": " ", "\r": "\n", "\ufffd": "",
+    **dict.fromkeys("\u0335\u0336\u0337\u0338", ""), "\u3000": " ", "\r": "\n", "\ufffd": "",
 }  # fmt: skip
 _TRANSLATION: Final = {
     **{0xFEE0 + ord(sign): sign for sign in string.digits + string.ascii_letters},
     **{0x2080 + digit: str(digit) for digit in range(10)},
     **str.maketrans(_COMPATIBLE),
 }
+_STYLED = re.compile("[\U0001d400-\U0001d7ff]+")
 _FULL_WIDTH_MARK = re.compile(r"(?<=[0-9])[．：](?=[0-9])")
 
 _MARKS = re.compile(r"[!?]{2,}|[！？]{2,}")
@@ -223,6 +229,7 @@ _CJK_SCRIPTS: Final = frozenset({"han", "kana", "bopomofo"})
 
 def clean_characters(text: str) -> str:
     """Leave out control and invisible characters, and write compatible signs in the plain way."""
+    text = _STYLED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     text = unicodedata.normalize("NFC", text.translate(_TRANSLATION))
     text = _FULL_WIDTH_MARK.sub(lambda match: "." if match[0] == "．" else ":", text)
     kept = (char for char in text if char in "\n\t\u200d" or unicodedata.category(char)[0] != "C")

@@ -15,6 +15,7 @@ from wyoming_qwen3tts.text.cardinals import (
 from wyoming_qwen3tts.text.dates import speak_dates, speak_ordinals
 from wyoming_qwen3tts.text.language import has_words, language_code
 from wyoming_qwen3tts.text.quantities import speak_currencies, speak_units
+from wyoming_qwen3tts.text.rewrites import apply_rewrites
 from wyoming_qwen3tts.text.rules import LanguageRules, language_rules
 from wyoming_qwen3tts.text.times import speak_times
 
@@ -52,6 +53,7 @@ _MARKUP_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules | None], str
     (Rule.EMOJI, lambda text, _: markup.drop_emoji(text)),
 )
 _SPOKEN_STEPS: Final[tuple[tuple[Rule, Callable[[str, LanguageRules], str]], ...]] = (
+    (Rule.SYMBOLS, apply_rewrites),
     (Rule.DATES, speak_dates),
     (Rule.PHONE_NUMBERS, speak_phone_numbers),
     (Rule.RANGES, speak_ranges),

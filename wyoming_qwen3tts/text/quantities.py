@@ -163,6 +163,13 @@ def speak_units(text: str, rules: LanguageRules) -> str:
         )
         if case is None or is_abbreviation:
             return match[0]
+        if match["unit"] in "AАL" and match[0] == match["number"] + match["unit"]:
+            # "Exit 12A" is a name; "10 A" is a current.
+            words = match["number"].isdigit() and spell_number(
+                parse_numeral(match["number"], rules), rules
+            )
+            if words:
+                return f"{words}{rules.space}{match['unit']}"
         unit = rules.unit_symbols.get(match["unit"])
         term = rules.scales[match["unit"]] if unit is None else rules.units[unit]
         numeral = parse_numeral(match["number"], rules)

@@ -42,6 +42,8 @@ class Times:
     """Words after which "14.30" is a time."""
     timers: Sequence[str] = ()
     """Words after which "00:05:00" is a duration."""
+    left: Sequence[str] = ()
+    """Words before which it is one."""
     hour_gender: str = "n"
     minute_gender: str = "n"
 

@@ -43,7 +43,12 @@ def _spell_duration(match: re.Match[str], rules: LanguageRules) -> str:
 
 def _replace_time(match: re.Match[str], rules: LanguageRules) -> str:
     hour, minute, half = int(match["hour"]), int(match["minute"] or 0), match["half"] or ""
-    if hour > 24 or minute > 59 or (half and not 1 <= hour <= 12):
+    if (
+        (rules.code == "en" and match["hour"] == "0" and not half)
+        or hour > 24
+        or minute > 59
+        or (half and not 1 <= hour <= 12)
+    ):
         return match[0]
     if rules.code == "ru" and case_before(match.string, match.start(), rules) != "n":
         return match[0]
@@ -123,10 +128,15 @@ def _timer_pattern(code: str) -> re.Pattern[str]:
     timers = _after_any(
         [word + mark for word in language_rules(code).times.timers for mark in ("", ":")]
     )
-    return re.compile(rf"{timers}([0-9]{{1,2}}):([0-5][0-9]):([0-5][0-9])(?![0-9:]|\.[0-9])")
+    left = "|".join(language_rules(code).times.left) or "(?!)"
+    duration = r"([0-9]{1,2}):([0-5][0-9]):([0-5][0-9])(?![0-9:]|\.[0-9])"
+    return re.compile(
+        # A clock shows "00:05:30"; "0:05:30" is a duration by itself.
+        rf"(?:{timers}|(?<![0-9:.,])(?=0:)|(?<![0-9:.,])(?=[0-9:]+ ?(?:{left})(?!\w))){duration}"
+    )
 
 
 def _after_any(words: Iterable[str]) -> str:
     # Python's look-behind needs a fixed length, so each word gets its own.
-    each = [rf"(?<=\b(?i:{word}) )" for word in words]
+    each = [rf"(?<={word})" if word[0] > "\u2e80" else rf"(?<=\b(?i:{word}) )" for word in words]
     return f"(?:{'|'.join(each or ['(?!)'])})"
