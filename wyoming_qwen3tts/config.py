@@ -127,6 +127,11 @@ class Config:
         item="language",
         commas=True,
     )
+    text_rules: Literal["all", "markup", "none"] = setting(
+        "all",
+        "What is done to a text before it is spoken. all: numbers, dates, units and the like "
+        "become words, and markup is left out; markup: only the latter; none: nothing.",
+    )
     disabled_text_rules: tuple[str, ...] = setting(
         (),
         "Text rules that are not applied: characters, code_blocks, html, stage_directions, "

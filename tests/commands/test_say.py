@@ -166,3 +166,14 @@ def test_what_cannot_be_said_leaves_no_file(say, arguments, message, tmp_path):
     assert code == 1
     assert message in err
     assert not [path for path in tmp_path.iterdir() if path.name != "data"]
+
+
+def test_dry_run_prints_what_would_be_spoken(say, tmp_path):
+    code, out, _ = say("# Heute\n\nEs sind 21 °C. Der Timer läuft noch 0:05:30.", "--dry-run")
+    assert code == 0
+    assert out.splitlines() == [
+        "de: Heute.",
+        "de: Es sind einundzwanzig Grad Celsius.",
+        "de: Der Timer läuft noch fünf Minuten dreißig Sekunden.",
+    ]
+    assert not list(tmp_path.glob("*.wav"))

@@ -9,8 +9,8 @@ from wyoming_qwen3tts.text.normalize import (
     ALL_RULES,
     SPOKEN_RULES,
     Rule,
+    chosen_rules,
     normalize,
-    rules_from_names,
 )
 from wyoming_qwen3tts.text.rules import LANGUAGES
 
@@ -35,7 +35,7 @@ MARKUP = [
     ("<think>Hm.\n\nWell.</think>Yes.", "Yes."),
     ("<p>Hi <b>there</b></p><br/>You &amp; me", "Hi there. You & me."),
     ("&lt;b&gt;bold&lt;/b&gt;", "bold."),
-    ('<speak>Say <break time="1s"/>it <sub alias="kilo">k</sub></speak>', "Say it kilo."),
+    ('<speak>Say <break time="1s"/>it <sub alias="kilo">k</sub></speak>', "Say, it kilo."),
     ("<!-- note -->Text", "Text."),
     ("if a < b and c > d", "if a < b and c > d."),
     ("<|im_start|>user<|im_end|> <tts_pad>Hi", "user Hi."),
@@ -112,7 +112,7 @@ RULE_EXAMPLES = {
     Rule.LINKS: "See https://www.example.com/path.",
     Rule.EMOJI: "Good 🎉 news.",
     Rule.DATES: "Due 11/29/2026.",
-    Rule.PHONE_NUMBERS: "Call 030 1234567.",
+    Rule.PHONE_NUMBERS: "Ask 030 1234567.",
     Rule.RANGES: "Take 8-10.",
     Rule.TIMES: "At 14:30.",
     Rule.SYMBOLS: "Salt & pepper.",
@@ -146,9 +146,12 @@ def test_rules_that_need_the_language_do_nothing_without_it() -> None:
 
 
 def test_rules_are_chosen_by_name() -> None:
-    assert rules_from_names(["emoji", "units"]) == {Rule.EMOJI, Rule.UNITS}
+    assert chosen_rules("all", ["emoji", "units"]) == ALL_RULES - {Rule.EMOJI, Rule.UNITS}
+    assert chosen_rules("markup") == ALL_RULES - SPOKEN_RULES
+    assert not chosen_rules("none")
+    assert not chosen_rules("all", ["all"])
     with pytest.raises(ConfigError, match=r"emojis.*characters, code_blocks"):
-        rules_from_names(["emojis"])
+        chosen_rules("all", ["emojis"])
 
 
 PIECES = st.sampled_from(

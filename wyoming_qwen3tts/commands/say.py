@@ -20,14 +20,23 @@ from wyoming_qwen3tts.audio import NUM_CHANNELS, AudioChunk
 from wyoming_qwen3tts.config import Config, add_flags
 from wyoming_qwen3tts.errors import RequestError, SynthesisError
 from wyoming_qwen3tts.files import atomic_file, atomic_write
-from wyoming_qwen3tts.text.language import known_language, language_code
+from wyoming_qwen3tts.text.language import (
+    detect_language,
+    has_words,
+    known_language,
+    language_code,
+)
+from wyoming_qwen3tts.text.normalize import chosen_rules, normalize
+from wyoming_qwen3tts.text.rules import LANGUAGES
+from wyoming_qwen3tts.text.sentences import split_sentences
 from wyoming_qwen3tts.tts import TTS
 from wyoming_qwen3tts.voices.editing import add_voice
 from wyoming_qwen3tts.voices.library import LIBRARY_NAME
 
 _REFERENCE_NAME = "reference"
 _SETTINGS = (
-    *("models", "data_dirs", "voice", "precision", "threads", "styles", "disabled_text_rules"),
+    *("models", "data_dirs", "voice", "precision", "threads", "styles", "languages"),
+    *("text_rules", "disabled_text_rules"),
     *("seed", "temperature", "top_k", "top_p", "local_files_only"),
     *("sentence_silence", "leading_silence", "trailing_silence"),
 )
@@ -60,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"file ({', '.join(_FORMATS)}), or - for raw 16-bit PCM on standard output "
         "(default: %(default)s)"
     )
+    help_line = "print what would be spoken, sentence by sentence with its language, and stop"
+    add("--dry-run", action="store_true", help=help_line)
     add("--output", default="speech.wav", metavar="F|-", help=help_line)
     add("--json", action="store_true", help="print the measurements as JSON")
     help_line = "write the measurements beside the output: speech.json for speech.wav"
@@ -76,6 +87,8 @@ def run(args: argparse.Namespace, config: Config) -> int:
     text = sys.stdin.read() if args.text == "-" else args.text
     if args.language is not None and args.language.lower() != "auto":
         known_language(args.language)
+    if args.dry_run:
+        return _dry_run(text, args.language, config)
     if args.greedy:
         config = replace(config, temperature=0.0)
     with ExitStack() as stack:
@@ -107,6 +120,15 @@ def run(args: argparse.Namespace, config: Config) -> int:
     # Measurements must not end up inside raw audio.
     out = sys.stderr if is_pipe else sys.stdout
     print(json.dumps(measured) if args.json else _SUMMARY.format_map(measured), file=out)
+    return 0
+
+
+def _dry_run(text: str, language: str | None, config: Config) -> int:
+    code = language_code(language) or detect_language(text, config.languages or LANGUAGES)
+    rules = chosen_rules(config.text_rules, config.disabled_text_rules)
+    for sentence in split_sentences(text, code):
+        if has_words(spoken := normalize(sentence, code, rules)):
+            print(f"{code or 'unsure'}: {spoken}")
     return 0
 
 

@@ -38,7 +38,7 @@ from wyoming_qwen3tts.text.language import (
     unsupported_scripts,
 )
 from wyoming_qwen3tts.text.markup import drop_code_blocks
-from wyoming_qwen3tts.text.normalize import ALL_RULES, Rule, normalize, rules_from_names
+from wyoming_qwen3tts.text.normalize import Rule, chosen_rules, normalize
 from wyoming_qwen3tts.text.sentences import SentenceStream
 from wyoming_qwen3tts.voices.catalog import Catalog, CatalogVoice
 
@@ -88,8 +88,7 @@ class SpeechEngine:
     def __post_init__(self) -> None:
         """Check the setting that names rules."""
         self._narrations: set[Narration] = set()
-        disabled = self.config.disabled_text_rules
-        self._rules = ALL_RULES - (ALL_RULES if "all" in disabled else rules_from_names(disabled))
+        self._rules = chosen_rules(self.config.text_rules, self.config.disabled_text_rules)
 
     async def voices(self) -> Sequence[VoiceInfo]:
         """Return the voices that can be asked for now."""

@@ -20,7 +20,9 @@ _HIDDEN = re.compile(
 )
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _SPECIAL_TOKEN = re.compile(r"<\|[^|<>\n]{1,40}\|>")
-_PAUSE = re.compile(r"\[pause(?: [0-9.]{1,6} ?m?s)?\]|<break\b[^<>]*>", re.IGNORECASE)
+_PAUSE = re.compile(
+    r"[ \t]*(?:\[pause(?: [0-9.]{1,6} ?m?s)?\]|<break\b[^<>]*>)[ \t]*", re.IGNORECASE
+)
 _ALIAS = re.compile(r"<sub\b[^<>]*\balias=[\"']([^\"'<>]*)[\"'][^<>]*>.*?</sub>", re.DOTALL)
 _ATTRIBUTES: Final = r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+))*"
 _LINE_TAG = re.compile(
@@ -95,10 +97,18 @@ def drop_code_blocks(text: str) -> str:
 def strip_html(text: str) -> str:
     """Leave out tags of HTML and SSML and special tokens of models; read entities."""
     text = _COMMENT.sub("", _SPECIAL_TOKEN.sub("", text))
-    text = _PAUSE.sub(" … ", text)
+    text = _PAUSE.sub(_comma, text)
     text = _ALIAS.sub(r"\1", text)
     text = _TAG.sub("", _LINE_TAG.sub("\n", text))
     return html.unescape(text) if "&" in text else text
+
+
+def _comma(match: re.Match[str]) -> str:
+    """Return a pause between two words as a comma."""
+    before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
+    if not (before.isalnum() and after.isalnum()):
+        return " "
+    return "，" if after > "\u2e80" else ", "
 
 
 def strip_markdown(text: str, rules: LanguageRules | None) -> str:

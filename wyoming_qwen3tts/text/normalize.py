@@ -7,6 +7,7 @@ from typing import Final
 from wyoming_qwen3tts.errors import ConfigError
 from wyoming_qwen3tts.text import markup
 from wyoming_qwen3tts.text.cardinals import (
+    apply_rewrites,
     speak_numbers,
     speak_phone_numbers,
     speak_ranges,
@@ -15,7 +16,6 @@ from wyoming_qwen3tts.text.cardinals import (
 from wyoming_qwen3tts.text.dates import speak_dates, speak_ordinals
 from wyoming_qwen3tts.text.language import has_words, language_code
 from wyoming_qwen3tts.text.quantities import speak_currencies, speak_units
-from wyoming_qwen3tts.text.rewrites import apply_rewrites
 from wyoming_qwen3tts.text.rules import LanguageRules, language_rules
 from wyoming_qwen3tts.text.times import speak_times
 
@@ -99,13 +99,18 @@ def normalize(text: str, language: str | None = None, rules: frozenset[Rule] = A
     return text
 
 
-def rules_from_names(names: Iterable[str]) -> frozenset[Rule]:
-    """Return the rules of these names, as a setting lists them.
+def chosen_rules(level: str, disabled: Iterable[str] = ()) -> frozenset[Rule]:
+    """Return the rules of a level (none, markup, all) without those that are switched off.
 
     Raises:
         ConfigError: A name is unknown.
     """
+    levels = {"none": frozenset[Rule](), "markup": ALL_RULES - SPOKEN_RULES, "all": ALL_RULES}
     try:
-        return frozenset(Rule(name) for name in names)
+        return levels[level] - {rule for name in disabled for rule in _named(name)}
     except ValueError as error:
         raise ConfigError(f"{error}; the text rules are {', '.join(Rule)}.") from None
+
+
+def _named(name: str) -> frozenset[Rule]:
+    return ALL_RULES if name == "all" else frozenset({Rule(name)})
