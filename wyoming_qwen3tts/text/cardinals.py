@@ -82,8 +82,6 @@ def _ascending(first: str, last: str) -> bool:
 
 def speak_symbols(text: str, rules: LanguageRules) -> str:
     """Replace signs between and before numbers by words: "2 × 3", "#5", "≈ 20", "A & B"."""
-    # ".5" -> "0.5"
-    text = re.sub(r"(?<![\w.)\]])\.(?=[0-9]+(?![0-9]*\.[0-9]))", "0.", text)
     for symbol, word in rules.symbols.items():
         escaped = re.escape(symbol)
         if symbol in "&=+":
@@ -99,8 +97,6 @@ def speak_symbols(text: str, rules: LanguageRules) -> str:
         else:
             pattern = rf"(?<![\w{escaped}]){escaped}{SPACE}?(?=[0-9])"
             text = re.sub(pattern, f"{word} ", text)
-    if times := rules.symbols.get("×"):
-        text = re.sub(r"(?<=[0-9])( ?)[xX]\1(?=[0-9])", f" {times} ", text)
     if not rules.space:
         return re.sub(
             r"(?<=[\u3040-\u9fff]) (?=[0-9])|(?<=[0-9]) (?=[\u3040-\u9fff])",
@@ -112,8 +108,6 @@ def speak_symbols(text: str, rules: LanguageRules) -> str:
 
 _LONGEST_PLAIN: Final = 9
 _DOTTED = re.compile(rf"(?<![{LETTER}0-9.])[0-9]+(?:\.[0-9]+){{2,}}(?![{LETTER}0-9]|\.[0-9])")
-_HALVES: Final = {"½": "5", "¼": "25", "¾": "75"}
-_HALF = re.compile(rf"(?<![{LETTER}0-9.,])([0-9]+)([½¼¾])(?![0-9])")
 _ENGLISH_YEAR = re.compile(
     rf"{NOT_AFTER}(?<![-−–+])(?:1[1-9][0-9]{{2}}|20[0-9]{{2}})(?![{LETTER}0-9]|[.,:][0-9])"
 )
@@ -121,7 +115,6 @@ _ENGLISH_YEAR = re.compile(
 
 def speak_numbers(text: str, rules: LanguageRules) -> str:
     """Replace numbers that are left by words, unless agreement with a noun is uncertain."""
-    text = _HALF.sub(lambda match: f"{match[1]}{rules.decimal}{_HALVES[match[2]]}", text)
     if "dot" in rules.words:
         text = _DOTTED.sub(lambda match: _spell_dotted(match, rules), text)
     if rules.code == "en":
@@ -233,7 +226,8 @@ def _rewrites(code: str) -> tuple[list[tuple[re.Pattern[str], str]], dict[str, s
     ``\m1`` its name; ``{minus}`` is a word of the language.
     """
     table, rules = read_table("rewrites.yaml"), language_rules(code)
-    words = {"and": rules.symbols["&"], "subtract": rules.words["minus"], **rules.words}
+    words = {"and": rules.symbols["&"], "times": rules.symbols["×"], "decimal": rules.decimal}
+    words |= {"subtract": rules.words["minus"], **rules.words}
     own = table["languages"][code]
     names = {str(short): name for short, name in own.get("names", {}).items()}
     listed = "|".join(sorted(map(re.escape, names), key=len, reverse=True)) or "(?!)"

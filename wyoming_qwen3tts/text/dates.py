@@ -44,8 +44,6 @@ _NAMED_DATES: Final = {
 
 def speak_dates(text: str, rules: LanguageRules) -> str:
     """Replace dates, and years that stand with them, by words."""
-    if rules.code == "de":
-        text = re.sub(r"(?<=[0-9]\.)[–-](?=[0-3]?[0-9]\.[01]?[0-9]\.)", " bis ", text)
     for pattern in _date_patterns(rules.code):
         text = pattern.sub(lambda match: _replace_date(match, rules), text)
     if form := rules.words.get("month_year"):
