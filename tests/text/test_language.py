@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import ConfigError, RequestError
@@ -154,6 +154,7 @@ def test_mixed_and_empty_text(text: str, language: str | None) -> None:
     assert detect_language(text) == language
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80), st.sets(st.sampled_from(LANGUAGES)))
 def test_the_answer_is_always_a_candidate(text: str, candidates: set[str]) -> None:
     assert detect_language(text, candidates) in candidates | {None}

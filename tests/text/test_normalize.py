@@ -1,7 +1,7 @@
 """What people and language models write is not read out mark by mark."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.errors import ConfigError
@@ -171,12 +171,14 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES, max_size=9).map("".join) | st.text(max_size=30)
 
 
+@settings(deadline=None)
 @given(text=TEXTS, language=st.sampled_from([None, *LANGUAGES]))
 def test_normalizing_again_changes_nothing(text: str, language: str | None) -> None:
     once = normalize(text, language)
     assert normalize(once, language) == once
 
 
+@settings(deadline=None)
 @given(
     text=TEXTS, language=st.sampled_from([None, *LANGUAGES]), rules=st.sets(st.sampled_from(Rule))
 )
@@ -184,6 +186,7 @@ def test_any_choice_of_rules_works(text: str, language: str | None, rules: set[R
     assert "\n" not in normalize(text, language, frozenset(rules))
 
 
+@settings(deadline=None)
 @given(
     words=st.lists(st.text("abcdefghijklmnopqrstuvwxyzäöüéñçабв", min_size=2), min_size=1),
     language=st.sampled_from([None, *LANGUAGES]),

@@ -4,7 +4,7 @@ import itertools
 import time
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wyoming_qwen3tts.text.sentences import SentenceStream, display_length, split_sentences
@@ -203,6 +203,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES, max_size=40).map("".join) | st.text(max_size=60)
 
 
+@settings(deadline=None)
 @given(
     text=TEXTS,
     cuts=st.lists(st.integers(0, 300), max_size=12),
@@ -225,6 +226,7 @@ def test_any_cut_gives_the_same_sentences_and_loses_no_letter(
         assert taken + stream.finish() == whole
 
 
+@settings(deadline=None)
 @given(text=TEXTS, flush_after=st.sets(st.integers(0, 100)))
 def test_flushing_loses_no_letter(text: str, flush_after: set[int]) -> None:
     stream = SentenceStream(None, max_chars=40)
@@ -237,6 +239,7 @@ def test_flushing_loses_no_letter(text: str, flush_after: set[int]) -> None:
     assert "".join("".join(taken).split()) == "".join(text.split())
 
 
+@settings(deadline=None)
 @given(text=st.text(alphabet="ab ,;今", max_size=400), max_chars=st.integers(5, 60))
 def test_no_sentence_is_longer_than_the_limit(text: str, max_chars: int) -> None:
     assert all(
