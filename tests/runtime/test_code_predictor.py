@@ -3,15 +3,26 @@
 import numpy as np
 import pytest
 
+from tests.conftest import NUM_THREADS
+from wyoming_qwen3tts.models.bundles import demo_voice_bundle
+from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.speech_model import PredictorSampling
 
 
+@pytest.fixture(params=["new", "shipped"])
+def model(request, tiny_model):
+    """A new bundle, and the demo voice, whose graphs are of revision 1."""
+    if request.param == "new":
+        return tiny_model("1.7B-custom_voice")
+    return open_bundle(demo_voice_bundle().directory, NUM_THREADS)
+
+
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_lanes_whose_scores_are_not_finite_are_marked(broken, tiny_model):
-    model = tiny_model("1.7B-custom_voice")
-    hidden = np.random.default_rng(0).standard_normal((3, 96)).astype(np.float32)
+def test_lanes_whose_scores_are_not_finite_are_marked(broken, model):
+    facts = model.facts
+    hidden = np.random.default_rng(0).standard_normal((3, facts.hidden_size)).astype(np.float32)
     sampling = PredictorSampling(
-        np.full((3, 15), 0.5, np.float32),
+        np.full((3, facts.num_code_groups - 1), 0.5, np.float32),
         np.full(3, 0.9, np.float32),
         np.full(3, 50, np.int64),
         np.ones(3, np.float32),

@@ -8,8 +8,7 @@ import pytest
 from tests.oracle.codec_decoder import OracleCodecDecoder
 from tests.oracle.codec_encoder import OracleCodecEncoder
 from tests.support.speech_clip import speech_clip
-from wyoming_qwen3tts.errors import GraphInterfaceError, VoiceError
-from wyoming_qwen3tts.runtime.onnx_community import _WindowedDecoder
+from wyoming_qwen3tts.errors import VoiceError
 
 BASE = "0.6B-base"
 NUM_FRAMES = 62
@@ -100,12 +99,6 @@ def test_states_fork(decoder, codes):
     decoder.decode(codes[:10], fork)
     again, _ = decoder.decode(codes[30:40], fork)
     np.testing.assert_array_equal(first, again)
-
-
-def test_another_window_is_refused(decoder, published_model, monkeypatch):
-    monkeypatch.setattr(decoder._graph, "size", lambda *_: 24)
-    with pytest.raises(GraphInterfaceError, match=r"'audio_codes' of size 24.*says 25"):
-        _WindowedDecoder(decoder._graph, published_model(BASE).facts)
 
 
 @pytest.mark.parametrize("num_samples", [5 * 24_000, 3 * 24_000 + 777, 24_000, 23_040, 1000])

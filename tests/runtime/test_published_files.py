@@ -3,11 +3,10 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from tests.support.onnx_community_bundle import CHECKPOINT_FILES, NUM_THREADS, open_small
-from wyoming_qwen3tts.errors import BundleError, GraphInterfaceError, ManifestError
+from wyoming_qwen3tts.errors import BundleError, GraphInterfaceError
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.graphs import OnnxCodecDecoder
 from wyoming_qwen3tts.runtime.manifest import read_manifest
@@ -76,45 +75,15 @@ def test_files_of_two_places_are_not_mixed(bundle):
         open_small(bundle)
 
 
-def test_codec_configuration_is_read_where_it_is(bundle):
-    assert open_small(bundle).facts.samples_per_frame == 1920
-    codec = bundle.parent / "speech_tokenizer"
-    codec.mkdir()
-    (codec / "config.json").write_text(
-        json.dumps({"output_sample_rate": 24_000, "decode_upsample_rate": 960})
-    )
-    model = open_small(bundle)
-    assert model.facts.samples_per_frame == 960
-    decoder = model.codec_decoder
-    with pytest.raises(GraphInterfaceError, match="makes 48000 samples of 25 frames"):
-        decoder.decode(np.zeros((1, 16), np.int64), decoder.initial_state())
+def test_a_missing_graph_is_named(bundle):
+    (bundle / "talker_cache.onnx").unlink()
+    with pytest.raises(BundleError, match=r"talker_cache\.onnx cannot be loaded"):
+        open_small(bundle)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        (lambda v: v["sub_models"].pop("talker_cache"), BundleError, "no talker_cache"),
-        (lambda v: v["sub_models"]["text_embed"].clear(), ManifestError, "which file holds"),
-        (
-            lambda v: v["sub_models"]["text_embed"].update(filename="../x.onnx"),
-            BundleError,
-            r"cpu_fp32 has no x\.onnx",
-        ),
-        (
-            lambda v: v["sub_models"]["text_embed"].update(filename="x.onnx"),
-            BundleError,
-            r"cpu_fp32 has no x\.onnx",
-        ),
-        (
-            lambda v: v["sub_models"]["text_embed"].update(filename="tok_decoder.onnx"),
-            GraphInterfaceError,
-            "no input 'text_ids'",
-        ),
-    ],
-)
-def test_damaged_manifests(change, error, text, bundle):
-    edit_json(bundle / "manifest.json", change)
-    with pytest.raises(error, match=text):
+def test_a_mixed_up_graph_is_named(bundle):
+    shutil.copy(bundle / "tok_decoder.onnx", bundle / "text_embed.onnx")
+    with pytest.raises(GraphInterfaceError, match=r"text_embed\.onnx has no input 'text_ids'"):
         open_small(bundle)
 
 
@@ -124,16 +93,9 @@ def test_missing_weights_are_an_error_of_the_bundle(bundle):
         open_small(bundle)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda v: v["talker_config"].update(hidden_size=128), "configuration says 128"),
-        (lambda v: v["talker_config"].update(num_code_groups=8), "configuration says 8"),
-    ],
-)
-def test_configuration_of_another_model(change, text, bundle):
-    edit_json(bundle.parent / "config.json", change)
-    with pytest.raises(GraphInterfaceError, match=text):
+def test_configuration_of_another_model(bundle):
+    edit_json(bundle.parent / "config.json", lambda v: v["talker_config"].update(hidden_size=128))
+    with pytest.raises(GraphInterfaceError, match=r"config\.json says 128"):
         open_small(bundle)
 
 
@@ -147,7 +109,7 @@ def test_manifest_for_lists(published_bundle, tiny_bundle):
     directory = published_bundle(BASE, "cpu_fp32")
     manifest = read_onnx_community_manifest(directory)
     own = read_manifest(tiny_bundle(BASE)).facts
-    assert manifest.name == "qwen3-tts-12hz"
+    assert manifest.name == "qwen3-tts-12hz-0.6b-base"
     assert (manifest.device, manifest.recipe) == ("cpu", "fp32")
     assert manifest.facts.languages == own.languages
     assert manifest.facts.model_type == "base"

@@ -23,7 +23,7 @@ def bundle(tiny_bundle, tmp_path):
     onnx.helper.set_model_props(graph, {"max_positions": "300"})
     (directory / "talker.onnx").write_bytes(graph.SerializeToString())
     manifest = json.loads((directory / "manifest.json").read_text())
-    manifest["talker"]["max_positions"] = 100_000
+    manifest["facts"]["max_positions"] = 100_000
     for file in manifest["files"]:
         file["bytes"] = (directory / file["path"]).stat().st_size
     (directory / "manifest.json").write_text(json.dumps(manifest))

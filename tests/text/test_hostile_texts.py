@@ -19,17 +19,17 @@ def cleaning_s(text: str) -> float:
     """Return the time of the sentence that takes longest."""
     worst_s = 0.0
     for sentence in split_sentences(text, "en"):
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         normalize(sentence, "en")
-        worst_s = max(worst_s, time.perf_counter() - started_s)
+        worst_s = max(worst_s, time.thread_time() - started_s)
     return worst_s
 
 
 @pytest.mark.parametrize("fence", ["~" * NUM_CHARS, "`" * NUM_CHARS, "~~~\n" + long("~~~ x\n")])
 def test_fences_without_end_cost_no_time(fence):
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     assert normalize(fence, "en") == ""
-    assert time.perf_counter() - started_s < 2.0  # possessive: 0.01 s; before: minutes
+    assert time.thread_time() - started_s < 2.0  # possessive: 0.01 s; before: minutes
 
 
 @pytest.mark.parametrize("sign", SIGNS)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Any
@@ -129,21 +128,19 @@ class TestDisk:
         walk = library_module._walk
 
         def hanging(*arguments: Any) -> Any:
-            assert is_back.wait(10)
+            assert is_back.wait(120)
             return walk(*arguments)
 
         monkeypatch.setattr(library_module, "_walk", hanging)
         write_voice(tmp_path, "en/denis", ref_wav=clip_bytes(), ref_txt=TRANSCRIPT)
         num_threads = threading.active_count()
-        started_s = time.monotonic()
         for _ in range(10):
             assert len(await library.voices()) == 3
         assert threading.active_count() <= num_threads + 1
         # Nor does preparing a voice wait for the scan.
         model = encoding_model(CountingEncoders())
         preparing = library.prepare((await library.voices())[0], model)
-        assert await asyncio.wait_for(asyncio.wrap_future(preparing), 5)
-        assert time.monotonic() - started_s < 1.5
+        assert await asyncio.wait_for(asyncio.wrap_future(preparing), 60)
         assert caplog.text.count("do not answer") == 1
         is_back.set()
         for _ in range(100):
@@ -160,7 +157,7 @@ class TestDisk:
 
         def hanging() -> Any:
             threads.append(threading.current_thread())
-            is_back.wait(10)
+            is_back.wait(120)
             return ()
 
         monkeypatch.setattr(library_module, "_FIRST_SCAN_PATIENCE_S", 0.01)

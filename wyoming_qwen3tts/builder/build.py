@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -27,21 +27,17 @@ from wyoming_qwen3tts.files import atomic_directory
 from wyoming_qwen3tts.machine import default_num_threads
 from wyoming_qwen3tts.runtime.bundle import open_bundle
 from wyoming_qwen3tts.runtime.manifest import (
-    FORMAT_VERSION,
     GRAPH_REVISION,
     MANIFEST_NAME,
     BundleFile,
     BundleSource,
     Manifest,
-    QuantizationReport,
-    TalkerLayout,
 )
 from wyoming_qwen3tts.runtime.tokenizer import TOKENIZER_FILES
 
 Progress = Callable[[str, float], None]
 """Called with the stage and the finished fraction of the whole build, 0 to 1."""
 
-_DEVICE: Final = "cpu"
 _HASH_CHUNK_BYTES: Final = 1 << 20
 _MEGABYTE: Final = 1_000_000
 # Enough for the past of every convolution and most of attention to fill; 8 s of sound.
@@ -97,13 +93,12 @@ def model_name(checkpoint: Checkpoint) -> str:
     for candidate in (checkpoint.source_repo, checkpoint.directory.resolve().name):
         if candidate is not None and "qwen3-tts" in candidate.lower():
             return candidate.lower().rsplit("/", 1)[-1]
-    facts = checkpoint.facts
-    return f"qwen3-tts-12hz-{facts.model_size}-{facts.model_type.replace('_', '')}".lower()
+    return checkpoint.facts.model_name
 
 
 def default_output(checkpoint: Checkpoint, options: BuildOptions, data_dir: Path) -> Path:
     """Return ``data_dir/<model>/cpu_<recipe>``."""
-    return data_dir / (options.name or model_name(checkpoint)) / f"{_DEVICE}_{options.recipe.name}"
+    return data_dir / (options.name or model_name(checkpoint)) / f"cpu_{options.recipe.name}"
 
 
 def build_bundle(
@@ -146,7 +141,6 @@ class _Build:
         self._components = [
             name for name, each in _COMPONENTS.items() if is_base or not each.only_base
         ]
-        self._reports: list[QuantizationReport] = []
         self._progress = progress
         self._stage, self._done_bytes, self._stage_end = "", 0, 0
         codec_passes = _INT8_CODEC_PASSES if self._recipe.codec_decoder == "int8" else 0
@@ -163,7 +157,7 @@ class _Build:
         source_sha256 = sha256_of(path, self._advance)
         for name in self._components:
             self._start_stage(name, self._bytes_to_read(name))
-            self._reports += self._build_component(name)
+            self._build_component(name)
         self._check_all_read()
         manifest = self._manifest(source_sha256)
         write_manifest(self._directory, manifest)
@@ -216,15 +210,14 @@ class _Build:
         checkpoint = self._checkpoint
         build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, self._directory, codes)
 
-    def _build_component(self, name: str) -> Iterable[QuantizationReport]:
-        """Write the files of one component; return what quantisation cost."""
+    def _build_component(self, name: str) -> None:
+        """Write the files of one component."""
         checkpoint, recipe, directory = self._checkpoint, self._recipe, self._directory
         if name == "talker":
-            return build_talker(checkpoint.main, checkpoint.talker, recipe, directory)
-        if name == "code_predictor":
-            config = checkpoint.code_predictor
-            return build_code_predictor(checkpoint.main, config, recipe, directory)
-        if name == "embeddings":
+            build_talker(checkpoint.main, checkpoint.talker, recipe, directory)
+        elif name == "code_predictor":
+            build_code_predictor(checkpoint.main, checkpoint.code_predictor, recipe, directory)
+        elif name == "embeddings":
             dtype = np.float16 if recipe.embeddings == "fp16" else np.float32
             build_tables(checkpoint.main, checkpoint.talker, dtype, directory)
             for file in TOKENIZER_FILES:
@@ -236,7 +229,6 @@ class _Build:
             build_speaker_encoder(checkpoint.main, checkpoint.speaker_encoder, directory)
         elif name == "codec_decoder":
             build_codec_decoder(checkpoint.codec, checkpoint.codec_decoder, directory)
-        return ()
 
     def _check_all_read(self) -> None:
         """Refuse a checkpoint with tensors that no component and no stated reason explains."""
@@ -252,7 +244,6 @@ class _Build:
     def _manifest(self, source_sha256: str) -> Manifest:
         """Return the manifest, still without files."""
         checkpoint, recipe = self._checkpoint, self._recipe
-        transformer = checkpoint.talker.transformer
         positions = max_positions(checkpoint.talker)
         precision: dict[str, dict[str, str]] = {
             "talker": asdict(recipe.talker),
@@ -261,23 +252,13 @@ class _Build:
             "codec_decoder": {"all": recipe.codec_decoder},
         }
         return Manifest(
-            format_version=FORMAT_VERSION,
             name=self._options.name or model_name(checkpoint),
-            device=_DEVICE,
             recipe=recipe.name,
             precision={name: precision.get(name, {"all": "fp32"}) for name in self._components},
             facts=replace(checkpoint.facts, max_positions=positions),
-            talker=TalkerLayout(
-                num_layers=transformer.num_layers,
-                num_kv_heads=transformer.num_kv_heads,
-                head_size=transformer.head_size,
-                max_positions=positions,
-                cache_type="float32",
-            ),
             source=BundleSource(checkpoint.source_repo, checkpoint.source_revision, source_sha256),
             builder_version=__version__,
             files=(),
-            quantization=tuple(self._reports),
             graph_revision=GRAPH_REVISION,
         )
 

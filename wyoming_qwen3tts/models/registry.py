@@ -9,12 +9,10 @@ from typing import Any, Final
 import yaml
 
 from wyoming_qwen3tts.runtime.manifest import (
-    FORMAT_VERSION,
     BundleSource,
     Manifest,
     ModelFacts,
     ModelType,
-    TalkerLayout,
     decode_strictly,
 )
 
@@ -113,19 +111,7 @@ def expected_facts(model: PublishedModel) -> ModelFacts:
 
 def expected_manifest(name: str, precision: str, facts: ModelFacts, repo: str | None) -> Manifest:
     """Return the manifest of a bundle that is not built yet, as far as voices need it."""
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        name=name,
-        device="cpu",
-        recipe=precision,
-        precision={},
-        facts=facts,
-        talker=TalkerLayout(**_read()["talker"]),
-        source=BundleSource(repo, revision=None, model_sha256=""),
-        builder_version="",
-        files=(),
-        quantization=(),
-    )
+    return Manifest(name=name, recipe=precision, facts=facts, source=BundleSource(repo), files=())
 
 
 @cache

@@ -57,7 +57,7 @@ def open_bundle(
         facts=manifest.facts,
         tokenizer=BpeTokenizer(directory),
         embeddings=embeddings,
-        talker=OnnxTalker(directory / "talker.onnx", num_threads, manifest.talker.max_positions),
+        talker=OnnxTalker(directory / "talker.onnx", num_threads, manifest.facts.max_positions),
         code_predictor=OnnxCodePredictor(directory / "code_predictor.onnx", num_threads),
         codec_decoder=decoder,
         codec_encoder=encoder("codec_encoder.onnx", "codes", 1),

@@ -174,8 +174,10 @@ class OnnxCodePredictor:
             "top_p": sampling.top_p,
             "forced_codes": np.full((len(code0), self._num_groups), -1, np.int64),
         }
-        codes: Int64Array = self._session.run(["codes"], feeds)[0]
-        return codes
+        codes, scores = self._session.run(["codes", "group_logits"], feeds)
+        # Graphs of revision 1 draw rank 0 from broken scores. A sum is finite where all terms are.
+        is_finite = np.isfinite(scores.sum(axis=(1, 2)))
+        return np.where(is_finite[:, None], codes, -1)
 
 
 class DecoderState(NamedTuple):

@@ -10,7 +10,7 @@ import json
 import re
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -29,6 +29,9 @@ _FILE_NAME: Final = re.compile(r"\w[\w.-]*")
 _MAX_NUMBER: Final = 10_000_000
 # Spelling in config.json -> spelling in the repository names. Other sizes are passed through.
 _SIZES: Final = {"0b6": "0.6B", "1b7": "1.7B"}
+_GENERATION_KEYS: Final = {"predictor_do_sample": "subtalker_dosample"}
+# Keys of earlier manifests that nothing reads.
+_RETIRED: Final = ("talker", "quantization")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,11 @@ class ModelFacts:
         )
 
     @property
+    def model_name(self) -> str:
+        """Name of the published model with these facts."""
+        return f"qwen3-tts-12hz-{self.model_size}-{self.model_type.replace('_', '')}".lower()
+
+    @property
     def spoken_languages(self) -> tuple[str, ...]:
         """Languages that a request may name, without dialects, sorted."""
         return tuple(sorted(name for name in self.languages if "dialect" not in name))
@@ -149,9 +157,10 @@ def facts_from_checkpoint(
                 name.lower(): value for name, value in talker["spk_is_dialect"].items() if value
             },
             "generation": {
-                name: generation[_generation_key(name)]
+                name: generation[key]
                 for name in _names(GenerationDefaults)
-                if name != "non_streaming_mode" or name in generation
+                if (key := _GENERATION_KEYS.get(name, name.replace("predictor_", "subtalker_")))
+                in generation
             },
         }
         facts: ModelFacts = decode_strictly(ModelFacts, values, "configuration")
@@ -161,12 +170,6 @@ def facts_from_checkpoint(
             f"The checkpoint's {problem}; is it a Qwen3-TTS 12 Hz checkpoint?"
         ) from error
     return facts
-
-
-def _generation_key(name: str) -> str:
-    if name == "predictor_do_sample":
-        return "subtalker_dosample"
-    return name.replace("predictor_", "subtalker_")
 
 
 def _names(kind: type) -> list[str]:
@@ -188,55 +191,26 @@ class BundleSource:
 
     repo: str | None
     """Repository on the model hub, if the path of the checkpoint contains it."""
-    revision: str | None
-    model_sha256: str
+    revision: str | None = None
+    model_sha256: str = ""
 
 
-@dataclass(frozen=True)
-class TalkerLayout:
-    """Dimensions of the talker's KV cache."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_size: int
-    max_positions: int
-    cache_type: Literal["float32", "float16"]
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that no model has."""
-        check_numbers(self)
-
-
-@dataclass(frozen=True)
-class QuantizationReport:
-    """How much quantisation changed one part's weights: all together, and the worst tensor."""
-
-    component: str
-    part: str
-    precision: str
-    num_tensors: int
-    snr_db: float
-    lowest_snr_db: float
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Contents of ``manifest.json``."""
 
-    format_version: int
+    format_version: int = FORMAT_VERSION
     name: str
     """Name of the model, such as ``qwen3-tts-12hz-0.6b-customvoice``."""
-    device: Literal["cpu"]
+    device: Literal["cpu"] = "cpu"
     recipe: str
     """A precision, or the name of a mixed recipe."""
-    precision: dict[str, dict[str, str]]
+    precision: dict[str, dict[str, str]] = field(default_factory=dict)
     """Component -> part -> precision."""
     facts: ModelFacts
-    talker: TalkerLayout
     source: BundleSource
-    builder_version: str
+    builder_version: str = ""
     files: tuple[BundleFile, ...]
-    quantization: tuple[QuantizationReport, ...]
     graph_revision: int = 1
     """Bundles that do not state it are the first."""
 
@@ -261,8 +235,9 @@ class Manifest:
         version = values.get("format_version") if isinstance(values, dict) else None
         if version != FORMAT_VERSION:
             raise ManifestError(f"{where} has another format version, {version!r}; {_REBUILD}")
+        known = {key: value for key, value in values.items() if key not in _RETIRED}
         try:
-            manifest: Manifest = decode_strictly(cls, values, where)
+            manifest: Manifest = decode_strictly(cls, known, where)
         except ValueError as error:
             raise ManifestError(f"{error}; {_REBUILD}") from error
         for file in manifest.files:
@@ -310,11 +285,12 @@ def _decode_fields(kind: Any, value: Any, where: str) -> Any:
     values, hints = _of_type(dict, value, where), typing.get_type_hints(kind)
     # Fields with a default are newer than some bundles, which need not be built again for them.
     fields = dataclasses.fields(kind)
-    required = {field.name for field in fields if field.default is dataclasses.MISSING}
+    missing = dataclasses.MISSING
+    required = {f.name for f in fields if f.default is missing and f.default_factory is missing}
     if unknown := values.keys() - hints.keys():
         raise ValueError(f"{where} has the unknown key {min(unknown)!r}")
-    if missing := required - values.keys():
-        raise ValueError(f"{where} has no key {min(missing)!r}")
+    if absent := required - values.keys():
+        raise ValueError(f"{where} has no key {min(absent)!r}")
     return kind(
         **{key: decode_strictly(hints[key], values[key], f"{where}: {key}") for key in values}
     )

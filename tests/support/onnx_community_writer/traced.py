@@ -91,7 +91,7 @@ class TracedGraph:
     def linear(self, x: Value, name: str, num_inputs: int, num_outputs: int) -> Value:
         """Multiply x (..., K) by a weight (N, K), and add its bias if there is one."""
         weight = self.read(f"{name}.weight", num_outputs, num_inputs)
-        product = self._writer.linear(name, weight, self._precision, "layers")(x)
+        product = self._writer.linear(name, weight, self._precision)(x)
         if not self.has(f"{name}.bias"):
             return product
         return product + self.stored(f"{name}.bias", num_outputs)

@@ -28,19 +28,16 @@ from wyoming_qwen3tts.builder.config import CodePredictorConfig
 from wyoming_qwen3tts.builder.graphs.graph import GraphBuilder, Value
 from wyoming_qwen3tts.builder.graphs.lm import Decoder, WeightWriter
 from wyoming_qwen3tts.builder.recipe import Recipe
-from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
 _PREFIX = "talker.code_predictor"
 
 
 def build_code_predictor(
     main: TensorFile, config: CodePredictorConfig, recipe: Recipe, directory: Path
-) -> tuple[QuantizationReport, ...]:
-    """Write ``code_predictor.onnx`` and its data file; return the noise of quantised weights."""
+) -> None:
+    """Write ``code_predictor.onnx`` and its data file."""
     with GraphBuilder("code_predictor", directory) as graph:
-        predictor = _CodePredictor(graph, main, config, recipe)
-        predictor.build()
-    return predictor.writer.reports()
+        _CodePredictor(graph, main, config, recipe).build()
 
 
 class _CodePredictor:
@@ -73,13 +70,13 @@ class _CodePredictor:
         heads = []
         for step in range(steps):
             head = self.main.read(f"{_PREFIX}.lm_head.{step}.weight", shape)
-            heads.append(writer.linear(f"lm_head.{step}", head, self.precision.heads, "heads"))
+            heads.append(writer.linear(f"lm_head.{step}", head, self.precision.heads))
         projection = self._read_projection()
         table = graph.weight("input_embeddings", self._embeddings(projection))
         if projection is not None:
             name = "small_to_mtp_projection"
             weight, bias = projection
-            stored = writer.linear(name, weight, self.precision.projection, "projection")
+            stored = writer.linear(name, weight, self.precision.projection)
             hidden = stored(hidden) + writer.vector(f"{name}.bias", bias)
 
         num_lanes = graph.op("Shape", code0)

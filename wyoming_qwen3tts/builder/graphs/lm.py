@@ -26,9 +26,8 @@ from wyoming_qwen3tts.arrays import AnyArray, Float32Array
 from wyoming_qwen3tts.builder.checkpoint import TensorFile
 from wyoming_qwen3tts.builder.config import TalkerConfig, TransformerConfig
 from wyoming_qwen3tts.builder.graphs.graph import Dim, GraphBuilder, Value
-from wyoming_qwen3tts.builder.graphs.quantize import block_size_for, quantize, snr_db
+from wyoming_qwen3tts.builder.graphs.quantize import block_size_for, quantize
 from wyoming_qwen3tts.builder.recipe import Precision, Recipe
-from wyoming_qwen3tts.runtime.manifest import QuantizationReport
 
 _BITS: Final = {"int8": 8, "int4": 4}
 
@@ -48,26 +47,24 @@ class KeyValue(NamedTuple):
 
 
 class WeightWriter:
-    """Stores weights in one graph and records the noise of quantised ones."""
+    """Stores weights in one graph, quantised or not."""
 
     def __init__(self, graph: GraphBuilder, block_size: int) -> None:
         self.graph = graph
         self._block_size = block_size
-        self._energies: dict[tuple[str, Precision], list[tuple[float, float]]] = {}
 
     def vector(self, name: str, array: AnyArray) -> Value:
         """Store a norm weight, a bias or a table as float32."""
         return self.graph.weight(name, array, np.float32)
 
-    def linear(self, name: str, weight: Float32Array, precision: Precision, part: str) -> Linear:
-        """Store a weight (N, K); ``part`` groups the report."""
+    def linear(self, name: str, weight: Float32Array, precision: Precision) -> Linear:
+        """Store a weight (N, K)."""
         if precision not in _BITS:
             stored = self.vector(name, weight.T)
             return lambda x: x @ stored
         num_outputs, num_inputs = weight.shape
         bits, block_size = _BITS[precision], block_size_for(num_inputs, self._block_size)
-        packed, scales, *energies = quantize(weight, bits, block_size)
-        self._energies.setdefault((part, precision), []).append((energies[0], energies[1]))
+        packed, scales = quantize(weight, bits, block_size)
         blocks = self.graph.weight(f"{name}.blocks", packed)
         values = [blocks, self.graph.weight(f"{name}.scales", scales)]
         # MatMulNBits quantises activations to int8 per block too. Without that (accuracy level 4)
@@ -81,20 +78,6 @@ class WeightWriter:
         angles = np.outer(np.arange(num_positions), config.rope_theta**-exponents)
         cosines = self.vector("rotary.cosines", np.cos(angles))
         return cosines, self.vector("rotary.sines", np.sin(angles))
-
-    def reports(self) -> tuple[QuantizationReport, ...]:
-        """Return the noise of the quantised weights, by part."""
-        return tuple(
-            QuantizationReport(
-                component=self.graph.name,
-                part=part,
-                precision=precision,
-                num_tensors=len(energies),
-                snr_db=round(snr_db(*map(sum, zip(*energies, strict=True))), 2),
-                lowest_snr_db=round(min(snr_db(*pair) for pair in energies), 2),
-            )
-            for (part, precision), energies in self._energies.items()
-        )
 
 
 class _Layer:
@@ -116,7 +99,7 @@ class _Layer:
             """Store weights with the same input as one."""
             read, shapes = tensors.read, {part: (n, num_inputs) for part, n in parts.items()}
             arrays = [read(f"{prefix}.{part}.weight", shape) for part, shape in shapes.items()]
-            return writer.linear(f"{name}.{target}", np.concatenate(arrays), precision, "layers")
+            return writer.linear(f"{name}.{target}", np.concatenate(arrays), precision)
 
         def norm(target: str, size: int) -> Value:
             weight = tensors.read(f"{prefix}.{target}.weight", (size,))
@@ -230,9 +213,7 @@ def max_positions(config: TalkerConfig) -> int:
     return min(config.max_positions, 8192)
 
 
-def build_talker(
-    main: TensorFile, config: TalkerConfig, recipe: Recipe, directory: Path
-) -> tuple[QuantizationReport, ...]:
+def build_talker(main: TensorFile, config: TalkerConfig, recipe: Recipe, directory: Path) -> None:
     """Write ``talker.onnx``, one graph for prefill and for steps.
 
     Inputs: ``embeddings`` (B, T, D), ``last_positions`` (B,), ``total_length`` and the cache
@@ -265,11 +246,10 @@ def build_talker(
         decoder = Decoder(writer, main, "talker.model", transformer, recipe.talker.layers)
         rows = main.read("talker.codec_head.weight", (config.vocab_size, width))
         rows = rows[[*range(config.codebook_size), config.eos_id]]
-        head = writer.linear("codec_head", rows, recipe.talker.head, "head")
+        head = writer.linear("codec_head", rows, recipe.talker.head)
         hidden, present = decoder.run(embeddings, past, (last, total, *tables))
         for layer, pair in enumerate(present):
             for part, value in zip(KeyValue._fields, pair, strict=True):
                 graph.output(value, f"present_{part}_{layer}", np.float32, cache_shape)
         graph.output(head(hidden), "logits", np.float32, ["B", config.codebook_size + 1])
         graph.output(hidden, "hidden", np.float32, ["B", width])
-    return writer.reports()

@@ -5,9 +5,8 @@ with q an unsigned integer of 8 or 4 bits and zero its middle (128 or 8, the ope
 Scales come from an error search: clipping the largest values of a block makes all others finer.
 """
 
-import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,6 @@ from wyoming_qwen3tts.arrays import Float32Array
 from wyoming_qwen3tts.errors import BuildError
 from wyoming_qwen3tts.machine import default_num_threads
 
-MAX_SNR_DB: Final = 200.0
-"""Stands for "no error": JSON cannot hold infinity."""
-
 # Scales tried, as fractions of the one that keeps the largest value of a block. Clipping does not
 # help at 8 bits; at 4 bits the best scale is usually 0.8 to 1.0 of the largest.
 _FRACTIONS: Final = {8: (1.0, 0.985), 4: (1.0, 0.96, 0.92, 0.88, 0.84, 0.80, 0.75, 0.70)}
@@ -26,26 +22,6 @@ _LEAST_SQUARES_ROUNDS: Final = 2
 _MIN_BLOCK_SIZE: Final = 16
 # Values per task of a thread: a few arrays of this size stay in the core's own cache.
 _CHUNK_VALUES: Final = 1 << 17
-
-
-class QuantizedWeight(NamedTuple):
-    """A weight (N, K) in blocks along K."""
-
-    packed: NDArray[np.uint8]
-    """(N, K / block size, block size * bits / 8); at 4 bits the lower half byte comes first."""
-    scales: Float32Array
-    """(N, K / block size)."""
-    signal_energy: float
-    """Sum of squares of the weight."""
-    error_energy: float
-    """Sum of squares of the quantisation error."""
-
-
-def snr_db(signal_energy: float, error_energy: float) -> float:
-    """Return the ratio in decibels, at most :data:`MAX_SNR_DB`."""
-    if error_energy <= signal_energy * 10 ** (-MAX_SNR_DB / 10):
-        return MAX_SNR_DB
-    return 10 * math.log10(signal_energy / error_energy)
 
 
 def block_size_for(num_inputs: int, largest: int) -> int:
@@ -61,8 +37,14 @@ def block_size_for(num_inputs: int, largest: int) -> int:
     return size
 
 
-def quantize(weight: Float32Array, bits: int, block_size: int) -> QuantizedWeight:
-    """Quantise a weight (N, K) to 8 or 4 bits; K must be a multiple of ``block_size``."""
+def quantize(
+    weight: Float32Array, bits: int, block_size: int
+) -> tuple[NDArray[np.uint8], Float32Array]:
+    """Quantise a weight (N, K) to 8 or 4 bits; K must be a multiple of ``block_size``.
+
+    Returns values (N, K / block size, block size * bits / 8), at 4 bits the lower half byte first,
+    and scales (N, K / block size).
+    """
     num_outputs, num_inputs = weight.shape
     half = 1 << (bits - 1)
     blocks = np.ascontiguousarray(weight, np.float32).reshape(-1, block_size)
@@ -70,23 +52,19 @@ def quantize(weight: Float32Array, bits: int, block_size: int) -> QuantizedWeigh
     scales = np.empty(len(blocks), np.float32)
     rows = max(1, _CHUNK_VALUES // block_size)
 
-    def quantize_rows(start: int) -> tuple[float, float]:
+    def quantize_rows(start: int) -> None:
         part = slice(start, start + rows)
         if not np.isfinite(blocks[part]).all():
             raise BuildError("A weight has values that are not finite; the checkpoint is damaged.")
         scales[part] = _best_scales(blocks[part], bits)
-        steps = _steps(blocks[part], scales[part], half)
-        levels[part] = steps + np.float32(half)
-        error = steps * scales[part, None] - blocks[part]
-        return float(np.vdot(blocks[part], blocks[part])), float(np.vdot(error, error))
+        levels[part] = _steps(blocks[part], scales[part], half) + np.float32(half)
 
     with ThreadPoolExecutor(default_num_threads()) as pool:
-        energies = list(pool.map(quantize_rows, range(0, len(blocks), rows)))
-    signal, error = (sum(column) for column in zip(*energies, strict=True))
+        list(pool.map(quantize_rows, range(0, len(blocks), rows)))
     if bits == 4:
         levels = np.asarray(levels[:, 0::2] | (levels[:, 1::2] << 4), np.uint8)
     shape = (num_outputs, num_inputs // block_size)
-    return QuantizedWeight(levels.reshape(*shape, -1), scales.reshape(shape), signal, error)
+    return levels.reshape(*shape, -1), scales.reshape(shape)
 
 
 def _best_scales(blocks: Float32Array, bits: int) -> Float32Array:
