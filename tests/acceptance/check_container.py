@@ -127,7 +127,7 @@ def check_server(base: str) -> None:
             finally:
                 _terminate(process)
         left = _output([*run, "find", "/data", "-mindepth", "1", "-maxdepth", "1"]).split()
-        assert any("tts" in path for path in left), left
+        assert any("checkpoint" in path for path in left), left
         assert "/data/.cache" not in left, "something collects"
     finally:
         _output([*_BUILDAH, "rm", container])
@@ -156,7 +156,7 @@ def check_app(base: str) -> None:
                 asyncio.run(_speak(_APP_PORT))
             finally:
                 _terminate(process)
-        assert "tts" in _output([*run, "ls", "/data/models"])
+        assert "checkpoint" in _output([*run, "ls", "/data/models"])
         _check_finish(run, f"{services}/wyoming-qwen3tts/finish")
     finally:
         _output([*_BUILDAH, "rm", container])
