@@ -226,3 +226,17 @@ async def test_request_that_fails_sends_no_silence_first():
     with pytest.raises(SynthesisError, match="no sound"):
         await listen()
     assert not heard
+
+
+async def test_request_that_ends_in_the_middle_no_longer_reads_its_text():
+    async def text():
+        yield "One is here. Two is here. Three is here. Four is here. Five is here. Six is here."
+        await asyncio.Event().wait()
+
+    arriving = text()
+    told = Narration(Config(), ScriptedWorker(word_s=0.01))
+    async with aclosing(
+        told.stream(arriving, SYNTHESIZER, plan_for("en"), SpeedEstimate())
+    ) as made:
+        await anext(made)
+    await arriving.aclose()  # an error while somebody reads it

@@ -261,40 +261,46 @@ class Narration:
     async def _read(self, text: AsyncIterator[str]) -> None:
         """Submit sentence after sentence until the text ends."""
         try:
-            rules = self._plan.rules
-            sentences = self._whole(text) if rules is None else self._sentences(text)
-            async for sentence in sentences:
-                # Code may be as long as the text, and it is not in the text's language.
-                said = self._without_code(sentence)
-                if skipped := unsupported_scripts(said) - self._skipped_scripts:
-                    self._skipped_scripts |= skipped
-                    _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
-                self._detect_language()
-                language = self.report.language
-                spoken = sentence if rules is None else normalize(said, language, rules)
-                _LOGGER.debug("Says %r as %r", sentence, spoken)
-                if not has_words(spoken):
-                    continue
-                growing = self._open_utterance
-                if not growing or not await self._worker.extend(growing, spoken + _SEPARATOR):
-                    self._close_utterance()  # its speech may have ended
-                    await self._places.acquire()
-                    utterance = self._worker.submit(self._synthesizer, self._request(spoken))
-                    self._open_utterance = utterance if self._is_continuous else None
-                    self.report.num_utterances += 1
-                    self._pending.append(utterance)
-                    self._queue.put_nowait(utterance)
-                self.report.num_characters += len(spoken)
+            cut = self._whole if self._plan.rules is None else self._sentences
+            # Closed at once: its task reads the text, which is closed next.
+            async with aclosing(cut(text)) as sentences:
+                async for sentence in sentences:
+                    await self._say(sentence)
         finally:
             self._close_utterance()
             self._queue.put_nowait(None)
 
-    async def _whole(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
+    async def _say(self, sentence: str) -> None:
+        """Submit one sentence, or add it to the open utterance."""
+        rules = self._plan.rules
+        # Code may be as long as the text, and it is not in the text's language.
+        said = self._without_code(sentence)
+        if skipped := unsupported_scripts(said) - self._skipped_scripts:
+            self._skipped_scripts |= skipped
+            _LOGGER.warning("Skipping unsupported script: %s", ", ".join(sorted(skipped)))
+        self._detect_language()
+        language = self.report.language
+        spoken = sentence if rules is None else normalize(said, language, rules)
+        _LOGGER.debug("Says %r as %r", sentence, spoken)
+        if not has_words(spoken):
+            return
+        growing = self._open_utterance
+        if not growing or not await self._worker.extend(growing, spoken + _SEPARATOR):
+            self._close_utterance()  # its speech may have ended
+            await self._places.acquire()
+            utterance = self._worker.submit(self._synthesizer, self._request(spoken))
+            self._open_utterance = utterance if self._is_continuous else None
+            self.report.num_utterances += 1
+            self._pending.append(utterance)
+            self._queue.put_nowait(utterance)
+        self.report.num_characters += len(spoken)
+
+    async def _whole(self, text: AsyncIterator[str]) -> AsyncGenerator[str, None]:
         whole = self.first_text + "".join([piece async for piece in text])
         self._heard = whole[:_DETECTION_CHARS]
         yield whole
 
-    async def _sentences(self, text: AsyncIterator[str]) -> AsyncIterator[str]:
+    async def _sentences(self, text: AsyncIterator[str]) -> AsyncGenerator[str, None]:
         """Cut arriving text into sentences; a finished one waits at most for the flush timer."""
         pieces = aiter(text)
         piece, arriving = await _arrived(self.first_text, pieces)
@@ -331,6 +337,7 @@ class Narration:
                 yield sentence
         finally:
             arriving.cancel()
+            await asyncio.gather(arriving, return_exceptions=True)
 
     def _without_code(self, text: str) -> str:
         return drop_code_blocks(text) if Rule.CODE_BLOCKS in (self._plan.rules or ()) else text
