@@ -42,7 +42,8 @@ def command_flags() -> set[str]:
     """Return the flags of every subcommand and of its own subcommands."""
     flags: set[str] = set()
     for module, _ in COMMANDS.values():
-        parser = argparse.ArgumentParser()
+        # As the command line does: say has a --language of its own.
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
         importlib.import_module(module).add_arguments(parser)
         parsers = [parser]
         while parsers:
