@@ -1,9 +1,11 @@
 """Voice folders come, change, break and go; the good ones always stay."""
 
 import logging
+import multiprocessing
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -330,3 +332,13 @@ class TestHotReload:
         for thread in threads:
             thread.join()
         assert found == [1, 1, 1, 1]
+
+
+def test_closing_leaves_the_processes_of_a_program_that_uses_the_library(tmp_path):
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    child.start()
+    VoiceLibrary([tmp_path]).close()
+    child.join(0.5)
+    assert child.exitcode is None
+    child.terminate()
+    child.join()

@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--greedy", action="store_true", help=help_line)
     help_line = "give the model the text as it is: no text rules, no cut into sentences"
     add("--exact", action="store_true", help=help_line)
+    help_line = "print what would be spoken, sentence by sentence with its language, and stop"
+    add("--dry-run", action="store_true", help=help_line)
     help_line = (
         f"file ({', '.join(_FORMATS)}), or - for raw 16-bit PCM on standard output "
         "(default: %(default)s)"
     )
-    help_line = "print what would be spoken, sentence by sentence with its language, and stop"
-    add("--dry-run", action="store_true", help=help_line)
     add("--output", default="speech.wav", metavar="F|-", help=help_line)
     add("--json", action="store_true", help="print the measurements as JSON")
     help_line = "write the measurements beside the output: speech.json for speech.wav"

@@ -163,8 +163,8 @@ def speak_units(text: str, rules: LanguageRules) -> str:
         )
         if case is None or is_abbreviation:
             return match[0]
-        if match["unit"] in "AАL" and match[0] == match["number"] + match["unit"]:
-            # "Exit 12A" is a name; "10 A" is a current.
+        if match["unit"] in ("A", "А") and match[0] == match["number"] + match["unit"]:
+            # "Exit 12A" is a name; "10 A" is a current. "2L" is always a volume.
             words = match["number"].isdigit() and spell_number(
                 parse_numeral(match["number"], rules), rules
             )

@@ -22,6 +22,7 @@ from wyoming_qwen3tts.voices.clips import (
     ClonedVoice,
     cache_path,
     cloned_voice,
+    encode_apart,
     encode_clip,
     load_encoded,
     read_clip_file,
@@ -138,8 +139,9 @@ class VoiceLibrary:
     def close(self) -> None:
         """Cancel the encodings."""
         self._encoder.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
+        if self._encode is encode_apart:  # only in a server are all children ours
+            for child in multiprocessing.active_children():
+                child.terminate()
 
     def _clone(self, voice: LibraryVoice, model: SpeechModel) -> ClonedVoice:
         try:
